@@ -6,6 +6,7 @@ mod hex;
 mod names;
 mod nearest;
 mod rights;
+mod share;
 mod time;
 
 pub use backoff::Backoff;
@@ -14,4 +15,5 @@ pub use hex::{from_hex, hex};
 pub use names::{DEAD_LETTER_SUFFIX, principal_of};
 pub use nearest::{MIN_SIMILARITY, nearest, or_list, similarity};
 pub use rights::Rights;
+pub use share::Share;
 pub use time::now_ms;

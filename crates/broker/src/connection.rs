@@ -2,6 +2,7 @@
 //! within a budget, submits them to the mailboxes and writes again, until neither side has work left.
 
 mod incoming;
+mod input;
 
 use crate::auditing::Auditor;
 use crate::budget::POLL_BUDGET;
@@ -15,6 +16,7 @@ use futures_util::SinkExt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use input::Input;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
@@ -28,12 +30,7 @@ use toolbus_protocol::{BrokerFrame, ErrorCode, Framing};
 const LAST_FRAMES_LIMIT: Duration = Duration::from_secs(1);
 
 pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
-    let Accepted { mut socket, identity, framing, version } = accepted;
-    let Some(_agent_connection) = server.register_agent_connection(&identity) else {
-        let max = server.options.max_connections_per_agent;
-        let reason = format!("connection limit of agent {:?} reached ({max} connections)", identity.principal());
-        return close_with_error(&mut socket, &CloseReason::new(ErrorCode::TooManyConnections, reason)).await;
-    };
+    let Accepted { socket, identity, counted, framing, version } = accepted;
     let auditor = Auditor::new(server.options.audit.as_ref(), &identity.agent);
     auditor.iter().for_each(Auditor::accepted);
     let outbox = Arc::new(ConnectionOutbox::new(auditor));
@@ -47,6 +44,7 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
     let mut ticks = tokio::time::interval_at(Instant::now() + half_heartbeat, half_heartbeat);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut connection = Connection {
+        input: Input::new(counted, socket.get_ref()),
         socket,
         server: Arc::clone(server),
         conn,
@@ -99,6 +97,7 @@ enum End {
 
 struct Connection {
     socket: Socket,
+    input: Input,
     server: Arc<ServerShared>,
     outbox: Arc<ConnectionOutbox>,
     conn: ConnId,

@@ -4,6 +4,7 @@ use crate::egress::{raw_close_frame, raw_text_frame};
 use crate::prefixed::Prefixed;
 use crate::presented::PresentedCredentials;
 use crate::server::ServerShared;
+use crate::shares::AgentConnection;
 use bytes::Bytes;
 use bytestring::ByteString;
 use futures_util::{SinkExt, StreamExt};
@@ -32,6 +33,7 @@ const SHORT_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 pub struct Accepted {
     pub socket: Socket,
     pub identity: Identity,
+    pub counted: AgentConnection,
     pub framing: Framing,
     pub version: u32,
 }
@@ -91,7 +93,7 @@ pub async fn handshake(stream: Prefixed, presented: PresentedCredentials, server
         () = server.stop.cancelled() => Err(shutting_down()),
     };
     let close = match outcome {
-        Ok(Some((identity, hello))) => return welcome(socket, identity, &hello, server).await,
+        Ok(Some((authenticated, hello))) => return welcome(socket, authenticated, &hello, server).await,
         Ok(None) => {
             answer_close(&mut socket).await;
             return None;
@@ -112,12 +114,12 @@ fn shutting_down() -> CloseReason {
     CloseReason::new(ErrorCode::ShuttingDown, ErrorCode::ShuttingDown.meaning())
 }
 
-/// Reads messages until `hello` and authenticates the peer; `None` if the peer closed the connection.
+/// Reads messages until `hello`, authenticates the peer and counts its connection; `None` if the peer closed the connection.
 async fn authenticate(
     socket: &mut Socket,
     mut presented: PresentedCredentials,
     server: &ServerShared,
-) -> Result<Option<(Identity, Hello)>, CloseReason> {
+) -> Result<Option<((Identity, AgentConnection), Hello)>, CloseReason> {
     let mut control_frames = 0;
     let text = loop {
         match socket.next().await {
@@ -140,18 +142,27 @@ async fn authenticate(
     let ClientFrame::Hello(hello) = frame else {
         return Err(CloseReason::new(ErrorCode::ExpectedHello, "expected a `hello` frame, got another frame"));
     };
-    let identity = match presented.identity.take() {
-        Some(identity) => identity,
+    let (identity, counted) = match presented.established.take() {
+        Some((identity, counted)) => (identity, Some(counted)),
         // Connections in the broker's own process are still opened: a stop may need them to end running calls.
         None if server.is_draining() => return Err(shutting_down()),
-        None => server.authenticate(&presented.credential(&hello.token, &hello.agent)?)?,
+        None => (server.authenticate(&presented.credential(&hello.token, &hello.agent)?)?, None),
     };
     // The credential's name and the peer's suffix can exceed the length limit together.
     check_name(&identity.agent.session_id).map_err(DecodeError::BadName)?;
-    Ok(Some((identity, hello)))
+    let counted = counted.or_else(|| server.shares.connect(&identity)).ok_or_else(|| {
+        let reason = format!("agent {:?} has used up its share of the broker's connections", identity.principal());
+        CloseReason::new(ErrorCode::TooManyConnections, reason)
+    })?;
+    Ok(Some(((identity, counted), hello)))
 }
 
-async fn welcome(mut socket: Socket, identity: Identity, hello: &Hello, server: &ServerShared) -> Option<Accepted> {
+async fn welcome(
+    mut socket: Socket,
+    (identity, counted): (Identity, AgentConnection),
+    hello: &Hello,
+    server: &ServerShared,
+) -> Option<Accepted> {
     let version = hello.version.unwrap_or(1).min(PROTOCOL_VERSION);
     let framing = if version >= 2 { hello.framing.unwrap_or_default() } else { Framing::Json };
     let welcome = BrokerFrame::Welcome(Welcome {
@@ -170,7 +181,7 @@ async fn welcome(mut socket: Socket, identity: Identity, hello: &Hello, server: 
     flushed.ok()?.ok()?;
     // A message slightly over the limit is still read, so that the error can name its id.
     socket.limits_mut().set_max_payload_len(Some(server.options.max_frame_bytes * 2));
-    Some(Accepted { socket, identity, framing, version })
+    Some(Accepted { socket, identity, counted, framing, version })
 }
 
 /// The close reason for a violation of the WebSocket protocol; `None` if the connection is lost.

@@ -4,6 +4,7 @@ use crate::app::{AppBody, HttpApp, PeerAddress, PeerCertificate, UntilStopped};
 use crate::prefixed::{Prefixed, Transport};
 use crate::presented::PresentedCredentials;
 use crate::server::ServerShared;
+use crate::shares::AgentConnection;
 use crate::tls::{Tls, client_certificate};
 use crate::web_origin::WebRules;
 use crate::{connection, handshake};
@@ -22,12 +23,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
+use toolbus_identity::Identity;
 use toolbus_protocol::{CHALLENGE_HEADER, ErrorCode, MAX_CHALLENGE_BYTES, PROOF_HEADER};
 
 type HttpResponse = Response<AppBody>;
@@ -60,9 +62,7 @@ enum Slot {
     Unknown {
         _permit: OwnedSemaphorePermit,
     },
-    Connected {
-        _permit: OwnedSemaphorePermit,
-    },
+    Counted(AgentConnection),
     /// Passed on to the bus connection after the upgrade.
     Moved,
 }
@@ -90,19 +90,42 @@ impl HttpPeer {
         }
     }
 
-    /// Acquires a connection permit for the rest of the connection, unless it has one. Returns false at the limit.
-    fn acquire_connection_permit(&self) -> bool {
-        let mut slot = self.slot.lock().expect("no code panics while holding the slot lock");
-        if let Slot::Unknown { .. } = &*slot {
-            let Some(permit) = self.server.try_connection_permit() else { return false };
-            *slot = Slot::Connected { _permit: permit };
-        }
-        true
+    fn take_slot(&self) -> Slot {
+        std::mem::replace(&mut *self.slot(), Slot::Moved)
     }
 
-    fn take_slot(&self) -> Slot {
-        let mut slot = self.slot.lock().expect("no code panics while holding the slot lock");
-        std::mem::replace(&mut *slot, Slot::Moved)
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().expect("no code panics while holding the slot lock")
+    }
+}
+
+/// The connection of a request, for the application that authenticates it; an extension of every request that is passed to
+/// an application.
+#[derive(Clone)]
+pub struct PeerConnection(Arc<HttpPeer>);
+
+impl PeerConnection {
+    /// Counts the connection against the agent's share from now on, instead of the limit of unauthenticated peers. Returns
+    /// the response to send if the agent has used up its share.
+    pub fn belongs_to(&self, identity: &Identity) -> Result<(), Response<AppBody>> {
+        let mut slot = self.0.slot();
+        if let Slot::Counted(counted) = &*slot
+            && counted.is_of(identity)
+        {
+            return Ok(());
+        }
+        let counted = self.0.server.shares.connect(identity).ok_or_else(|| too_many_connections(&self.0.server))?;
+        *slot = Slot::Counted(counted);
+        Ok(())
+    }
+
+    /// Sets how much of a request body is held in memory. Returns false if the agent has used up its share.
+    #[must_use]
+    pub fn hold_input(&self, bytes: u64) -> bool {
+        match &mut *self.0.slot() {
+            Slot::Counted(counted) => counted.hold_input(bytes),
+            Slot::Unknown { .. } | Slot::Moved => false,
+        }
     }
 }
 
@@ -194,20 +217,18 @@ async fn respond(request: Request<Incoming>, peer: &Arc<HttpPeer>) -> HttpRespon
     }
 }
 
-async fn respond_by_app(mut request: Request<Incoming>, peer: &HttpPeer, app: &dyn HttpApp) -> HttpResponse {
+async fn respond_by_app(mut request: Request<Incoming>, peer: &Arc<HttpPeer>, app: &dyn HttpApp) -> HttpResponse {
     if let Err(origin) = peer.rules().check_app_origin(request.headers()) {
         return foreign_origin(&peer.server, origin);
     }
-    if !peer.acquire_connection_permit() {
-        return too_many_connections(&peer.server);
-    }
     request.extensions_mut().insert(PeerAddress(peer.address));
+    request.extensions_mut().insert(PeerConnection(Arc::clone(peer)));
     if let Some(certificate) = &peer.certificate {
         request.extensions_mut().insert(PeerCertificate(certificate.clone()));
     }
     let stop = peer.server.stop.clone();
     let mut response = app.call(request).await.map(|body| UntilStopped::boxed(body, stop));
-    // A client that failed to authenticate must not keep a connection permit.
+    // A client that failed to authenticate must not keep its connection.
     if response.status() == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -224,14 +245,12 @@ fn upgrade(mut request: Request<Incoming>, peer: &HttpPeer) -> HttpResponse {
         return response;
     };
     let server = Arc::clone(&peer.server);
-    let Some(permit) = server.try_connection_permit() else { return too_many_connections(&server) };
     let presented = PresentedCredentials::in_request(request.headers(), peer.certificate.clone());
     let proof = proof(request.headers(), peer);
     let upgraded = hyper::upgrade::on(&mut request);
     let http_slot = peer.take_slot();
     let tracker = server.connections.clone();
     tracker.spawn(async move {
-        let _permit = permit;
         let Ok(upgraded) = upgraded.await else { return };
         let Some(stream) = into_transport(upgraded) else { return };
         let accepted = handshake::handshake(stream, presented, &server).await;

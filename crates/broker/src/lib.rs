@@ -34,6 +34,7 @@ mod prefixed;
 mod presented;
 mod refusal_log;
 mod server;
+mod shares;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
@@ -51,9 +52,11 @@ pub use directory::{
 pub use error::{BrokerError, BrokerResult};
 pub use name_owners::{HeldBack, HoldReason, MAX_NAMES_PER_HOST};
 pub use names::{DenyAll, SendRules};
+pub use http::PeerConnection;
 pub use server::{BrokerServer, ServerOptions};
 pub use tls::{TlsError, TlsSettings};
 pub use token::{TokenError, read_token};
+pub use toolbus_engine::Share;
 pub use toolbus_identity::{
     AuthRefusal, Authenticator, Credential, EndReason, Identity, OWN_NAME, Rights, SharedToken, Standing,
 };

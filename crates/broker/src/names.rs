@@ -3,13 +3,19 @@
 
 use crate::directory::HostDirectory;
 use std::sync::{Arc, RwLock};
-use toolbus_engine::{Names, Sender};
+use toolbus_engine::{Names, Sender, Share};
 use toolbus_identity::{Authenticator, principal_of};
 
-/// Rules for unsolicited messages between agents. Requests to hosts, replies and messages of operators need no rule.
+/// Rules about agents: unsolicited messages between them, and their shares. Requests to hosts, replies and messages of
+/// operators need no rule.
 pub trait SendRules: Send + Sync {
     /// Whether the sender may send unsolicited messages to the mailbox `to`.
     fn may_message(&self, from_role: Option<&str>, from_name: &str, to: &str) -> bool;
+
+    /// How much of each resource an agent of the role may use.
+    fn share(&self, _role: Option<&str>) -> Share {
+        Share::DEFAULT
+    }
 }
 
 /// The default rules: no unsolicited messages.
@@ -61,5 +67,10 @@ impl Names for BrokerNames {
     fn may_message(&self, from: &Sender, to: &str) -> bool {
         let rules = Arc::clone(&self.rules.read().expect("no code panics while holding the rules lock"));
         rules.may_message(from.role.as_deref(), &from.name, to)
+    }
+
+    fn share(&self, role: Option<&str>) -> Share {
+        let rules = Arc::clone(&self.rules.read().expect("no code panics while holding the rules lock"));
+        rules.share(role)
     }
 }

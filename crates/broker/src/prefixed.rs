@@ -16,16 +16,28 @@ pub struct Prefixed {
     prefix: Bytes,
     socket: Box<dyn Transport>,
     written: u64,
+    received: u64,
+    last_received: u64,
 }
 
 impl Prefixed {
     pub fn new(prefix: Bytes, socket: impl Transport + 'static) -> Self {
-        Self { prefix, socket: Box::new(socket), written: 0 }
+        Self { prefix, socket: Box::new(socket), written: 0, received: 0, last_received: 0 }
     }
 
     /// Bytes that the socket has accepted so far. Grows as long as the peer reads, however slowly.
     pub fn written(&self) -> u64 {
         self.written
+    }
+
+    /// Bytes that were read so far.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Size of the last read.
+    pub fn last_received(&self) -> u64 {
+        self.last_received
     }
 
     fn count(&mut self, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -38,13 +50,20 @@ impl Prefixed {
 
 impl AsyncRead for Prefixed {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.prefix.is_empty() {
-            return Pin::new(&mut self.socket).poll_read(cx, buffer);
+        let before = buffer.filled().len();
+        let outcome = if self.prefix.is_empty() {
+            Pin::new(&mut self.socket).poll_read(cx, buffer)
+        } else {
+            let count = self.prefix.len().min(buffer.remaining());
+            buffer.put_slice(&self.prefix[..count]);
+            self.prefix.advance(count);
+            Poll::Ready(Ok(()))
+        };
+        if outcome.is_ready() {
+            self.last_received = (buffer.filled().len() - before) as u64;
+            self.received += self.last_received;
         }
-        let count = self.prefix.len().min(buffer.remaining());
-        buffer.put_slice(&self.prefix[..count]);
-        self.prefix.advance(count);
-        Poll::Ready(Ok(()))
+        outcome
     }
 }
 

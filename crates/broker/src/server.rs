@@ -10,12 +10,13 @@ use crate::names::{BrokerNames, SendRules};
 use crate::prefixed::Prefixed;
 use crate::presented::PresentedCredentials;
 use crate::refusal_log::RefusalLog;
+use crate::shares::Shares;
 use crate::tls::{Tls, TlsSettings};
 use bytes::Bytes;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
@@ -23,7 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_audit::AuditLog;
-use toolbus_engine::Names;
+use toolbus_engine::{Names, Share};
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
 use toolbus_policy::PolicySet;
 use toolbus_protocol::{AgentRef, BrokerKey, ErrorCode, Limits, check_name};
@@ -36,9 +37,8 @@ const PIPE_BYTES: usize = 256 << 10;
 pub struct ServerOptions {
     /// Maximum number of connections.
     pub max_connections: usize,
-    /// Maximum number of connections per agent, so that none uses up `max_connections`. Does not apply to peers with a
-    /// shared token, which choose their names themselves.
-    pub max_connections_per_agent: usize,
+    /// Maximum size of input that has not arrived completely: frames of the bus and bodies of HTTP requests.
+    pub max_input_bytes: u64,
     /// Maximum number of connections that are not authenticated yet.
     pub max_unknown_peers: usize,
     /// Maximum size of a frame in bytes.
@@ -65,7 +65,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             max_connections: 4096,
-            max_connections_per_agent: 1024,
+            max_input_bytes: 256 << 20,
             max_unknown_peers: 512,
             max_frame_bytes: 16 << 20,
             hello_timeout: Duration::from_secs(5),
@@ -93,11 +93,9 @@ pub(crate) struct ServerShared {
     pub names: Arc<BrokerNames>,
     /// Names of in-process agents; remote peers can't use them.
     reserved: RwLock<HashSet<String>>,
-    /// Number of connections per agent.
-    agent_connections: Mutex<HashMap<String, usize>>,
+    pub shares: Arc<Shares>,
     pub options: ServerOptions,
     apps: RwLock<Vec<(&'static str, Arc<dyn HttpApp>)>>,
-    connection_permits: Arc<Semaphore>,
     unknown_peers: Arc<Semaphore>,
     pub refusal_log: RefusalLog,
     pub connections: TaskTracker,
@@ -129,13 +127,13 @@ impl BrokerServer {
     ) -> Arc<Self> {
         let names = Arc::new(BrokerNames::new(Arc::clone(&authenticator), core.hosts()));
         core.set_names(Arc::clone(&names) as Arc<dyn Names>);
+        let shares = Shares::new(options.max_connections, options.max_input_bytes, Arc::clone(&names));
         let shared = Arc::new(ServerShared {
             core,
             authenticator,
             names,
+            shares,
             reserved: RwLock::default(),
-            agent_connections: Mutex::default(),
-            connection_permits: Arc::new(Semaphore::new(options.max_connections)),
             unknown_peers: Arc::new(Semaphore::new(options.max_unknown_peers)),
             refusal_log: RefusalLog::default(),
             options,
@@ -168,6 +166,11 @@ impl BrokerServer {
         self.shared.reserved.write().expect("no code panics while holding the names lock").insert(name.to_owned());
     }
 
+    /// How much of each resource an agent of the role may use.
+    pub fn share(&self, role: Option<&str>) -> Share {
+        self.shared.names.share(role)
+    }
+
     /// Authenticates a credential, for applications that authenticate their clients themselves. Refusals are audited.
     pub fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         let outcome = self.shared.authenticate(credential);
@@ -189,13 +192,12 @@ impl BrokerServer {
         for name in std::iter::once(&identity.agent.session_id).chain(&identity.agent.role) {
             check_name(name).map_err(BrokerError::BadName)?;
         }
-        let permit = self.shared.try_connection_permit().ok_or(BrokerError::NoSeat)?;
+        let counted = self.shared.shares.connect(&identity).ok_or(BrokerError::NoSeat)?;
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let server = Arc::clone(&self.shared);
         self.shared.connections.spawn(async move {
-            let _permit = permit;
             let pipe = Prefixed::new(Bytes::new(), ours);
-            let presented = PresentedCredentials::established(identity);
+            let presented = PresentedCredentials::established(identity, counted);
             if let Some(accepted) = handshake::handshake(pipe, presented, &server).await {
                 connection::serve(accepted, &server).await;
             }
@@ -288,38 +290,7 @@ async fn follow_certificate(tls: Option<Arc<Tls>>) {
     }
 }
 
-/// Counts a connection of an agent until it is dropped.
-pub(crate) struct AgentConnection {
-    server: Arc<ServerShared>,
-    agent: String,
-}
-
-impl Drop for AgentConnection {
-    fn drop(&mut self) {
-        let mut connections = self.server.agent_connections.lock().expect("no code panics while holding the lock");
-        if let Some(count) = connections.get_mut(&self.agent) {
-            *count -= 1;
-            if *count == 0 {
-                connections.remove(&self.agent);
-            }
-        }
-    }
-}
-
 impl ServerShared {
-    /// Returns `None` if the agent has reached its connection limit.
-    pub fn register_agent_connection(self: &Arc<Self>, identity: &Identity) -> Option<AgentConnection> {
-        let agent = identity.principal().to_owned();
-        let mut connections = self.agent_connections.lock().expect("no code panics while holding the lock");
-        let count = connections.entry(agent.clone()).or_insert(0);
-        if !identity.rights.unrestricted && *count >= self.options.max_connections_per_agent {
-            return None;
-        }
-        *count += 1;
-        drop(connections);
-        Some(AgentConnection { server: Arc::clone(self), agent })
-    }
-
     pub fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         let identity = self.authenticator.authenticate(credential)?;
         let reserved = self.reserved.read().expect("no code panics while holding the names lock");
@@ -329,10 +300,6 @@ impl ServerShared {
             return Err(AuthRefusal::new(ErrorCode::NotYourName, reason));
         }
         Ok(identity)
-    }
-
-    pub fn try_connection_permit(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.connection_permits).try_acquire_owned().ok()
     }
 
     pub fn try_unknown_peer_permit(&self) -> Option<OwnedSemaphorePermit> {

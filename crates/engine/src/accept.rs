@@ -1,9 +1,8 @@
 //! Acceptance of a delivered message: deduplication, authorisation, limits, and an immediate push where possible.
 
 use crate::engine::DeadlineEntry;
-use crate::ledger::{KnownId, PendingId, SenderKey};
+use crate::ledger::{KnownId, PendingId};
 use crate::message::size_of_sealed;
-use crate::totals::has_share;
 use crate::unsettled::{Provisional, Stage, Waiter, Waiters};
 use crate::{
     ConnId, DEAD_LETTER_SUFFIX, Delivery, Effects, Engine, Fingerprint, MAX_MAILBOX_NAME_BYTES, Message, Millis,
@@ -63,7 +62,7 @@ impl Engine {
             return Err(Refusal::IdConflict { id: delivery.id, mailbox: delivery.to });
         }
         let size = size_of_sealed(delivery.sealed.len());
-        self.check_admission(&delivery, (self.sender_key(&from.name), rights), size)?;
+        self.check_admission(&delivery, &from, rights, size)?;
 
         let index = self.mailbox(&delivery.to);
         let message = Arc::new(Message {
@@ -90,20 +89,22 @@ impl Engine {
     fn check_admission(
         &self,
         delivery: &Delivery,
-        (sender, rights): (SenderKey, Rights),
+        from: &Sender,
+        rights: Rights,
         size: u64,
     ) -> Result<(), Refusal> {
         let options = &self.options;
         if self.stopping() {
             return Err(Refusal::ShuttingDown);
         }
-        if self.disk_low || (self.disk_tight && has_share(rights)) {
+        if self.disk_low || (self.disk_tight && rights.has_share()) {
             return Err(Refusal::DiskFull);
         }
         if delivery.deadline_ms == Some(0) {
             return Err(Refusal::Expired { id: delivery.id.clone(), mailbox: delivery.to.clone() });
         }
-        self.totals.check(options, rights, sender, size)?;
+        let share = || self.known_names.share(from.role.as_deref());
+        self.totals.check(options, (self.sender_key(&from.name), rights), size, share)?;
         match self.names.get(&*delivery.to) {
             Some(&index) => {
                 let mailbox = &self.boxes[index];

@@ -281,8 +281,7 @@ impl Engine {
 
     /// Limits the shares to what the disk can hold. Call it after the recovery.
     pub fn set_capacity(&mut self, free_bytes: u64) {
-        let capacity = self.totals.all.bytes.saturating_add(free_bytes);
-        self.options.agent_bytes = self.options.agent_bytes.min(capacity / 4);
+        self.totals.capacity = self.totals.all.bytes.saturating_add(free_bytes);
     }
 
     /// Fences a mailbox whose subscriber records calls in another journal than the one before. Messages below the

@@ -72,7 +72,7 @@ pub use recovery::RestoredMessage;
 pub use refusal::Refusal;
 pub use rights::{Names, Purpose};
 pub use status::{ConnectionView, MailboxView, StatusView};
-pub use toolbus_base::{DEAD_LETTER_SUFFIX, Rights};
+pub use toolbus_base::{DEAD_LETTER_SUFFIX, Rights, Share};
 
 /// Maximum length of a mailbox name, as in the protocol.
 pub const MAX_MAILBOX_NAME_BYTES: usize = 256;

@@ -21,12 +21,6 @@ pub struct EngineOptions {
     pub total_messages: u64,
     /// Maximum size of pending messages in all mailboxes.
     pub total_bytes: u64,
-    /// Maximum number of pending messages that one agent has sent. Hosts and operators are exempt.
-    pub agent_messages: u64,
-    /// Maximum size of pending messages that one agent has sent. Hosts and operators are exempt.
-    pub agent_bytes: u64,
-    /// Percentage of `total_messages` and `total_bytes` that only hosts and operators may use.
-    pub reserve: u64,
     /// Maximum number of mailboxes.
     pub mailboxes: usize,
     /// Backpressure: size of accepted but not yet durable messages above which the shell stops reading from its peers.
@@ -88,9 +82,6 @@ impl Default for EngineOptions {
             mailbox_bytes: 8 << 30,
             total_messages: 10_000_000,
             total_bytes: 32 << 30,
-            agent_messages: 2_500_000,
-            agent_bytes: 8 << 30,
-            reserve: 5,
             mailboxes: 100_000,
             unsettled_bytes: 64 << 20,
             max_attempts: 32,

@@ -6,7 +6,7 @@ use crate::ledger::{KnownId, SenderKey};
 use crate::{Command, DEAD_LETTER_SUFFIX, Delivery, Engine, Fingerprint, PlantedBug, Refusal, Sender, fingerprint};
 use bytestring::ByteString;
 use std::sync::Arc;
-use toolbus_base::{Rights, principal_of};
+use toolbus_base::{Rights, Share, principal_of};
 
 /// The purpose of a message, from which the right needed to send it follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,6 +30,10 @@ pub trait Names: Send + Sync {
     fn is_host(&self, mailbox: &str) -> bool;
     /// Whether the rules permit this sender to send unsolicited messages to that mailbox.
     fn may_message(&self, from: &Sender, to: &str) -> bool;
+    /// How much of the storage an agent of the role may use.
+    fn share(&self, _role: Option<&str>) -> Share {
+        Share::DEFAULT
+    }
 }
 
 /// The default: there are no hosts, and unsolicited messages are forbidden.

@@ -1,9 +1,10 @@
-//! What is stored, in total and per sending agent. A share limits what one agent can store, so that it can't fill the
+//! What is stored, in total and per sending agent. A [`Share`] limits what one agent can store, so that it can't fill the
 //! broker for the others.
 
 use crate::ledger::SenderKey;
 use crate::{EngineOptions, Refusal, Rights};
 use hashbrown::HashMap;
+use toolbus_base::Share;
 
 /// A number of messages and their size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,10 +26,18 @@ impl Stored {
 }
 
 /// The pending messages of all mailboxes, by sender.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Totals {
     pub all: Stored,
+    /// What the disk can hold, as far as it is known.
+    pub capacity: u64,
     agents: HashMap<u64, Stored>,
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self { all: Stored::default(), capacity: u64::MAX, agents: HashMap::default() }
+    }
 }
 
 impl Totals {
@@ -47,29 +56,29 @@ impl Totals {
         }
     }
 
-    /// Whether a further message of this size fits.
-    pub fn check(&self, options: &EngineOptions, rights: Rights, sender: SenderKey, size: u64) -> Result<(), Refusal> {
-        let reserve = if has_share(rights) { options.reserve } else { 0 };
+    /// Whether a further message of this size fits. `share` returns that of the sender; it is called only if it may matter.
+    pub fn check(
+        &self,
+        options: &EngineOptions,
+        (sender, rights): (SenderKey, Rights),
+        size: u64,
+        share: impl FnOnce() -> Share,
+    ) -> Result<(), Refusal> {
         let Stored { messages, bytes } = self.all;
-        let usable = |limit: u64| limit - percent(limit, reserve);
-        if messages >= usable(options.total_messages) || bytes + size > usable(options.total_bytes) {
+        let whole = Stored { messages: rights.usable(options.total_messages), bytes: rights.usable(options.total_bytes) };
+        if messages >= whole.messages || bytes + size > whole.bytes {
             return Err(Refusal::BrokerFull { messages, bytes });
         }
-        let Stored { messages, bytes } = self.agents.get(&sender.agent).copied().unwrap_or_default();
-        if has_share(rights) && (messages >= options.agent_messages || bytes + size > options.agent_bytes) {
-            return Err(Refusal::ShareFull { messages, bytes });
+        if !rights.has_share() {
+            return Ok(());
         }
-        Ok(())
+        let own = self.agents.get(&sender.agent).copied().unwrap_or_default();
+        let bytes_left = whole.bytes.min(rights.usable(self.capacity)).saturating_sub(bytes);
+        let free = Stored { messages: whole.messages - messages, bytes: bytes_left };
+        let admits = |share: Share| share.admits(own.messages, free.messages) && share.admits(own.bytes, free.bytes);
+        if admits(Share::LEAST) || admits(share()) {
+            return Ok(());
+        }
+        Err(Refusal::ShareFull { messages: own.messages, bytes: own.bytes })
     }
-}
-
-/// Whether a sender is limited to its share. Hosts and operators may use everything: what a host sends, others have asked
-/// for, and an operator has to be able to act on a full broker.
-pub fn has_share(rights: Rights) -> bool {
-    !(rights.host || rights.operator || rights.unrestricted)
-}
-
-/// A percentage of a number, without overflow.
-fn percent(of: u64, percentage: u64) -> u64 {
-    of / 100 * percentage + of % 100 * percentage / 100
 }

@@ -11,6 +11,7 @@ use crate::rule::Rule;
 use crate::send::Recipients;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use toolbus_base::Share;
 use toolbus_config::{ConfigError, Document, Position, Warning};
 
 /// The roles, limits and hosts of a toolbus.toml, indexed for fast decisions. The default is [`PolicySet::built_in`].
@@ -46,6 +47,8 @@ pub(crate) struct Role {
     pub limit: Option<Limit>,
     pub recipients: Recipients,
     pub approves: bool,
+    /// How much of the broker and of a host one agent may use.
+    pub share: Option<Share>,
     /// True if the file has no entry for the operator and the built-in rules apply.
     pub implied: bool,
 }
@@ -184,6 +187,11 @@ impl PolicySet {
             None => true,
             Some(_) => self.role(role).is_some_and(|role| role.approves),
         }
+    }
+
+    /// How much of each resource of the broker and of a host an agent of the role may use.
+    pub fn share(&self, role: Option<&str>) -> Option<Share> {
+        self.role(role)?.share
     }
 
     /// Whether an agent of the role may use everything of the server without approval.

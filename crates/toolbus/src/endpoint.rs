@@ -2,6 +2,7 @@
 //! bus.
 
 mod authentication;
+mod metered_body;
 mod pool;
 
 use crate::commands::broker::OpenBroker;
@@ -10,12 +11,13 @@ use crate::failure::Failure;
 use crate::roles::{claimed_role_without_rules, role_without_rules};
 use authentication::{AuthOutcome, HttpAuthenticator, RequestPrincipals, RevocableBody};
 use clap::Args;
+use metered_body::MeteredBody;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use pool::Pool;
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_broker::{AppBody, AppFuture, HttpApp};
+use toolbus_broker::{AppBody, AppFuture, HttpApp, PeerConnection};
 use toolbus_worker::{AuthFailure, HttpOptions, HttpService, WorkerOptions};
 
 pub const PATH: &str = "/mcp";
@@ -60,7 +62,7 @@ pub fn mount(broker: &OpenBroker, args: EndpointArgs) -> Result<(), Failure> {
         loopback_role: args.loopback_role,
     };
     let options = HttpOptions { worker, ..HttpOptions::default() };
-    let service = HttpService::new(Arc::new(RequestPrincipals), Arc::clone(&pool) as _, options);
+    let service = HttpService::new(Arc::new(RequestPrincipals { server: Arc::clone(&broker.server) }), Arc::clone(&pool) as _, options);
     broker.server.mount(PATH, Arc::new(Endpoint { authenticator: Arc::new(authenticator), pool, service }));
     Ok(())
 }
@@ -98,9 +100,14 @@ impl HttpApp for Endpoint {
             request.extensions_mut().insert(AuthOutcome(outcome));
             return Box::pin(service.handle(request));
         };
+        let connection = request.extensions().get::<PeerConnection>().cloned();
+        if let Some(Err(refusal)) = connection.as_ref().map(|connection| connection.belongs_to(identity)) {
+            return Box::pin(std::future::ready(refusal));
+        }
         let standing = identity.standing.clone();
         self.pool.register(identity);
         request.extensions_mut().insert(AuthOutcome(outcome));
+        let request = request.map(|body| MeteredBody::new(body, connection));
         Box::pin(async move {
             // A credential that ends during a call or a stream ends the call or stream as well.
             tokio::select! {

@@ -1,7 +1,7 @@
 //! The broker's rules for plain messages, taken from the policy.
 
 use std::sync::Arc;
-use toolbus_broker::SendRules;
+use toolbus_broker::{SendRules, Share};
 use toolbus_host::LivePolicy;
 use toolbus_identity::Authenticator;
 
@@ -14,5 +14,9 @@ pub struct PolicySendRules {
 impl SendRules for PolicySendRules {
     fn may_message(&self, from_role: Option<&str>, _from_name: &str, to: &str) -> bool {
         self.policy.current().may_message(from_role, to, |name| self.authenticator.role_of(name))
+    }
+
+    fn share(&self, role: Option<&str>) -> Share {
+        self.policy.current().share(role).unwrap_or(Share::DEFAULT)
     }
 }

@@ -90,9 +90,14 @@ pub fn too_many_calls(limit: usize) -> RpcError {
     RpcError::bus(ErrorCode::TooManyCalls.code(), message, "wait until some of them are answered")
 }
 
-pub fn too_many_sessions(limit: usize) -> RpcError {
-    let message = format!("session limit reached ({limit} MCP sessions)");
+pub fn too_many_sessions(own: usize, limit: usize) -> RpcError {
+    let message = format!("session limit reached ({own} MCP sessions of this agent; {limit} of all agents)");
     RpcError::bus(ErrorCode::TooManySessions.code(), message, "end sessions with DELETE; idle sessions expire")
+}
+
+pub fn input_share_full() -> RpcError {
+    let message = "the unfinished requests of this agent use up its share of the broker's memory";
+    RpcError::bus(ErrorCode::ShareFull.code(), message, "send fewer large requests at a time")
 }
 
 pub fn session_unknown() -> RpcError {

@@ -2,6 +2,7 @@
 //! the response. `Host` and `Origin` have to be checked by the server that owns the port.
 
 mod abandoned;
+mod body;
 mod events;
 mod headers;
 mod legacy;
@@ -10,6 +11,7 @@ mod reply;
 mod session;
 mod sse;
 
+pub use body::BodyError;
 pub use reply::{HttpBody, unauthorized};
 
 use crate::bus::{BoxFuture, Bus};
@@ -17,10 +19,9 @@ use crate::error::AuthFailure;
 use crate::options::WorkerOptions;
 use crate::worker::{Worker, lock};
 use abandoned::AbandonedCalls;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use bytestring::ByteString;
 use http_body::Body;
-use http_body_util::BodyExt;
 use hyper::header::{ALLOW, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
@@ -29,6 +30,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use toolbus_base::Share;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{Era, LEGACY_VERSIONS, MODERN_VERSIONS, Message, RpcError, codes};
 
@@ -45,6 +47,11 @@ pub struct Principal {
 pub trait Principals: Send + Sync + 'static {
     /// Authenticates a request by its headers, and by connection data (such as a client certificate) in its extensions.
     fn authenticate<'a>(&'a self, head: &'a Parts) -> BoxFuture<'a, Result<Principal, AuthFailure>>;
+
+    /// How many of the sessions a principal may open.
+    fn share(&self, _principal: &Principal) -> Share {
+        Share::DEFAULT
+    }
 }
 
 /// Connections to the bus, one per principal. A principal gets the same connection as long as it is alive.
@@ -62,10 +69,8 @@ pub struct HttpOptions {
     pub max_body_bytes: usize,
     /// Read timeout between two parts of a request body.
     pub body_patience: Duration,
-    /// Maximum legacy sessions in total.
+    /// Maximum legacy sessions; each principal has a share of them.
     pub max_sessions: usize,
-    /// Maximum legacy sessions per principal.
-    pub max_sessions_per_principal: usize,
     /// Idle time after which a legacy session without readers and calls is ended.
     pub session_idle: Duration,
     /// How long a legacy call may be silent before its response becomes an event stream, which can be resumed.
@@ -92,7 +97,6 @@ impl Default for HttpOptions {
             max_body_bytes: 16 << 20,
             body_patience: Duration::from_secs(30),
             max_sessions: 1024,
-            max_sessions_per_principal: 256,
             session_idle: Duration::from_secs(30 * 60),
             legacy_quiet: Duration::from_millis(200),
             modern_quiet: Duration::from_secs(10),
@@ -139,7 +143,7 @@ impl HttpService {
     pub async fn handle<B>(self: Arc<Self>, request: Request<B>) -> Response<HttpBody>
     where
         B: Body<Data = Bytes> + Unpin,
-        B::Error: std::fmt::Display,
+        B::Error: Into<BodyError>,
     {
         let (head, body) = request.into_parts();
         let principal = match self.principals.authenticate(&head).await {
@@ -163,7 +167,7 @@ impl HttpService {
     async fn post<B>(self: &Arc<Self>, principal: Principal, headers: &HeaderMap, body: B) -> Response<HttpBody>
     where
         B: Body<Data = Bytes> + Unpin,
-        B::Error: std::fmt::Display,
+        B::Error: Into<BodyError>,
     {
         let invalid = |message: &str| RpcError::new(codes::INVALID_REQUEST, message);
         if !headers::is_json(headers) {
@@ -174,7 +178,7 @@ impl HttpService {
             let error = invalid("Not Acceptable: Accept must include application/json and text/event-stream");
             return reply::error(StatusCode::NOT_ACCEPTABLE, None, error);
         }
-        let body = match self.read(body).await {
+        let body = match body::read(body, &self.options).await {
             Ok(body) => body,
             Err((status, error)) => return reply::error(status, None, error),
         };
@@ -189,36 +193,6 @@ impl HttpService {
         match era_of(headers, &message) {
             Era::Legacy => legacy::post(self, principal, headers, message).await,
             Era::Modern => modern::post(self, &principal, headers, message).await,
-        }
-    }
-
-    async fn read<B>(&self, mut body: B) -> Result<Bytes, (StatusCode, RpcError)>
-    where
-        B: Body<Data = Bytes> + Unpin,
-        B::Error: std::fmt::Display,
-    {
-        let limit = self.options.max_body_bytes;
-        let reject = |status, message: String| Err((status, RpcError::new(codes::INVALID_REQUEST, message)));
-        let too_large = || reject(StatusCode::PAYLOAD_TOO_LARGE, format!("request body larger than {limit} bytes"));
-        if body.size_hint().lower() > limit as u64 {
-            return too_large();
-        }
-        let mut whole = BytesMut::new();
-        loop {
-            let Ok(frame) = tokio::time::timeout(self.options.body_patience, body.frame()).await else {
-                return reject(StatusCode::REQUEST_TIMEOUT, "timeout while reading the request body".into());
-            };
-            let data = match frame {
-                None => return Ok(whole.freeze()),
-                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                Some(Err(error)) => {
-                    return reject(StatusCode::BAD_REQUEST, format!("failed to read the request body: {error}"));
-                }
-            };
-            if whole.len() + data.len() > limit {
-                return too_large();
-            }
-            whole.extend_from_slice(&data);
         }
     }
 

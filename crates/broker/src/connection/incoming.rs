@@ -17,6 +17,11 @@ const MAX_BAD_FRAMES: u32 = 32;
 /// How often a connection that stopped reading because of disk congestion checks again.
 const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
 
+fn too_much_input() -> CloseReason {
+    let reason = "the unfinished messages of this agent's connections use up its share of the broker's memory";
+    CloseReason::new(ErrorCode::ShareFull, reason)
+}
+
 impl Connection {
     /// Reads frames into commands. Backpressure: does not read while the peer takes no bytes, nor while the disk is
     /// congested. This bounds memory.
@@ -30,11 +35,13 @@ impl Connection {
                 continue;
             }
             match self.socket.poll_next_unpin(cx) {
-                Poll::Pending => return Ok(()),
+                Poll::Pending if self.input.waits(self.socket.get_ref()) => return Ok(()),
+                Poll::Pending => return Err(End::Error(too_much_input())),
                 Poll::Ready(None) => return Err(End::Lost),
                 Poll::Ready(Some(Err(error))) => return Err(close_reason(error).map_or(End::Lost, End::Error)),
                 Poll::Ready(Some(Ok(message))) => {
                     self.silent_ticks = 0;
+                    self.input.completed(message.as_payload().len(), self.socket.get_ref());
                     charge(budget, MESSAGE_COST + message.as_payload().len() / BYTES_PER_COST);
                     self.receive(message, budget)?;
                 }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use toolbus_broker::{AppFuture, HttpApp, PeerAddress, ServerOptions, read_body};
+use toolbus_broker::{AppFuture, HttpApp, Identity, PeerAddress, PeerConnection, Rights, ServerOptions, read_body};
+use toolbus_protocol::AgentRef;
 
 /// Responds with the method, the peer's address and the body.
 pub struct Echo;
@@ -33,7 +34,11 @@ impl HttpApp for Echo {
 struct Endless;
 
 impl HttpApp for Endless {
-    fn call(&self, _: Request<Incoming>) -> AppFuture {
+    fn call(&self, request: Request<Incoming>) -> AppFuture {
+        let connection = request.extensions().get::<PeerConnection>().expect("the connection is set");
+        if let Err(refusal) = connection.belongs_to(&Identity::local(AgentRef::new("reader"), Rights::OPERATOR)) {
+            return Box::pin(std::future::ready(refusal));
+        }
         Box::pin(async {
             let first = futures_util::stream::once(async { Ok::<_, Infallible>(Frame::data(Bytes::from("first\n"))) });
             let stream = futures_util::StreamExt::chain(first, futures_util::stream::pending());

@@ -24,6 +24,7 @@ mod memory_bounds;
 mod origins;
 mod ownership;
 mod rights_matrix;
+mod shares;
 mod slow_reader;
 mod standing;
 mod storage;

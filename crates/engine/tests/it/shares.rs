@@ -2,7 +2,7 @@
 
 use crate::support::{Harness, Received, delivery, refused};
 use std::sync::Arc;
-use toolbus_engine::{ConnId, Names, Refusal, Rights, Sender};
+use toolbus_engine::{ConnId, Names, Refusal, Rights, Sender, Share};
 
 const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
 const HOST: Rights = Rights { host: true, ..WORKER };
@@ -20,13 +20,9 @@ impl Names for AnyMessage {
     }
 }
 
-/// A broker of 20 messages, of which one agent may store 5 and only hosts and operators the last 4.
+/// A broker of 21 messages, of which one agent may store 5 and only hosts and operators the last one.
 fn harness() -> Harness {
-    let mut harness = Harness::with(|options| {
-        options.total_messages = 20;
-        options.agent_messages = 5;
-        options.reserve = 20;
-    });
+    let mut harness = Harness::with(|options| options.total_messages = 21);
     harness.engine.set_names(Arc::new(AnyMessage));
     harness
 }
@@ -52,7 +48,7 @@ fn an_agent_that_used_up_its_share_is_refused_and_others_are_not() {
     let honest = connect(&mut harness, "honest", WORKER);
     assert_eq!(send(&mut harness, hostile, "a", 6), [share_full("a5")]);
     assert_eq!(send(&mut harness, other_mailbox, "b", 1), [share_full("b0")], "the share is that of the agent");
-    assert_eq!(send(&mut harness, honest, "c", 5), []);
+    assert_eq!(send(&mut harness, honest, "c", 4), []);
 }
 
 #[test]
@@ -79,20 +75,58 @@ fn restored_messages_count_against_the_share_of_their_sender() {
 }
 
 #[test]
+fn the_more_agents_use_the_less_each_may_add_and_something_is_left() {
+    let mut harness = harness();
+    let workers = ["one", "two", "three", "four", "five"].map(|name| connect(&mut harness, name, WORKER));
+    let mut stored = [0; 5];
+    for round in 0..6 {
+        for (number, worker) in workers.into_iter().enumerate() {
+            stored[number] += usize::from(send(&mut harness, worker, &format!("{number}-{round}-"), 1).is_empty());
+        }
+    }
+    assert_eq!(stored, [3, 3, 3, 3, 2]);
+    let newcomer = connect(&mut harness, "newcomer", WORKER);
+    assert_eq!(send(&mut harness, newcomer, "a", 1), []);
+}
+
+struct Roles;
+
+impl Names for Roles {
+    fn is_host(&self, _mailbox: &str) -> bool {
+        false
+    }
+
+    fn may_message(&self, _from: &Sender, _to: &str) -> bool {
+        true
+    }
+
+    fn share(&self, role: Option<&str>) -> Share {
+        if role == Some("big") { Share::percent(100).expect("a percentage") } else { Share::LEAST }
+    }
+}
+
+#[test]
 fn the_reserve_is_for_hosts_and_operators() {
     let mut harness = harness();
-    for name in ["one", "two", "three"] {
-        let worker = connect(&mut harness, name, WORKER);
-        assert_eq!(send(&mut harness, worker, name, 5), []);
-    }
-    let last = connect(&mut harness, "last", WORKER);
-    let full = Refusal::BrokerFull { messages: 16, bytes: 1600 };
-    assert_eq!(send(&mut harness, last, "d", 2), [refused(full, "d1")]);
-    let (host, operator) = (connect(&mut harness, "host", HOST), connect(&mut harness, "operator", OPERATOR));
-    assert_eq!(send(&mut harness, host, "e", 2), []);
-    assert_eq!(send(&mut harness, operator, "f", 2), []);
-    let full = Refusal::BrokerFull { messages: 20, bytes: 2000 };
-    assert_eq!(send(&mut harness, operator, "g", 1), [refused(full, "g0")]);
+    harness.engine.set_names(Arc::new(Roles));
+    let big = harness.connect_with("big", Some("big"), true, WORKER);
+    let full = |messages: u64| Refusal::BrokerFull { messages, bytes: messages * 100 };
+    assert_eq!(send(&mut harness, big, "a", 21), [refused(full(20), "a20")]);
+    let operator = connect(&mut harness, "operator", OPERATOR);
+    assert_eq!(send(&mut harness, operator, "b", 2), [refused(full(21), "b1")]);
+    let sink = harness.subscribe("sink");
+    harness.ack(sink, "a0");
+    let host = connect(&mut harness, "host", HOST);
+    assert_eq!(send(&mut harness, host, "c", 1), []);
+}
+
+#[test]
+fn the_share_depends_on_the_role() {
+    let mut harness = harness();
+    harness.engine.set_names(Arc::new(Roles));
+    let small = harness.connect_with("small", Some("other"), true, WORKER);
+    let one = refused(Refusal::ShareFull { messages: 1, bytes: 100 }, "a1");
+    assert_eq!(send(&mut harness, small, "a", 2), [one]);
 }
 
 #[test]
@@ -110,7 +144,7 @@ fn on_a_tight_disk_only_hosts_and_operators_may_send() {
 fn shares_are_a_fraction_of_what_the_disk_holds() {
     let mut harness = Harness::new();
     harness.engine.set_names(Arc::new(AnyMessage));
-    harness.engine.set_capacity(2_000);
+    harness.engine.set_capacity(2_100);
     let worker = connect(&mut harness, "worker", WORKER);
     assert_eq!(send(&mut harness, worker, "a", 6), [share_full("a5")]);
 }

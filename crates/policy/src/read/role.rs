@@ -11,11 +11,12 @@ use crate::send::Recipients;
 use crate::set::{OPERATOR, Role};
 use std::collections::HashMap;
 use std::sync::Arc;
+use toolbus_base::Share;
 use toolbus_config::{ConfigError, Position, Setting};
 
 pub const EXPECTED: &str = "a table: [roles.NAME] with allow = [\"pattern\", …]";
 pub const STRINGS: &str = "a list of strings";
-const KEYS: [&str; 6] = ["allow", "deny", "ask", "send", "approve", "rules"];
+const KEYS: [&str; 7] = ["allow", "deny", "ask", "send", "approve", "rules", "share"];
 
 impl Reader {
     pub fn role(&mut self, name: &str, position: Position, setting: &Setting) -> Result<Role, ConfigError> {
@@ -27,6 +28,7 @@ impl Reader {
             match key {
                 "send" => role.recipients = recipients(value)?,
                 "approve" => role.approves = value.flag()?,
+                "share" => role.share = Some(value.parse("a share such as \"25%\"", Share::parse)?),
                 "rules" => self.conditional_rules(value, &mut rules)?,
                 word => {
                     if let Some(effect) = Effect::parse(word) {

@@ -15,7 +15,7 @@ use super::scenario::Scenario;
 use bytestring::ByteString;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use toolbus_engine::{
-    ConnId, DEAD_LETTER_SUFFIX, EngineOptions, Fingerprint, Message, Millis, Refusal, Seq, fingerprint,
+    ConnId, DEAD_LETTER_SUFFIX, EngineOptions, Fingerprint, Message, Millis, Refusal, Rights, Seq, fingerprint,
 };
 
 pub struct Model {
@@ -159,12 +159,11 @@ impl Model {
             }
             Refusal::BrokerFull { messages, bytes } => {
                 // Some peers may not use the reserve.
-                let usable = |limit: u64| limit - limit * options.reserve / 100;
+                let usable = |limit: u64| Rights::WORKER.usable(limit);
                 *messages >= usable(options.total_messages) || bytes + size > usable(options.total_bytes)
             }
-            Refusal::ShareFull { messages, bytes } => {
-                *messages >= options.agent_messages || bytes + size > options.agent_bytes
-            }
+            // An agent that stores nothing may always add a message.
+            Refusal::ShareFull { messages, .. } => *messages > 0,
             Refusal::Expired { .. } => sent.deadline_ms.is_some(),
             Refusal::DiskFull | Refusal::TooManyMailboxes { .. } => true,
             Refusal::NotYourRequest { .. } => sent.answers.is_some_and(|request| !self.is_certainly_open(request)),

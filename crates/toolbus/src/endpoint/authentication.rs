@@ -10,7 +10,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use toolbus_broker::{AppBody, BrokerServer, Credential, Identity, OWN_NAME, PeerCertificate, Rights, Standing};
+use toolbus_broker::{AppBody, BrokerServer, Credential, Identity, OWN_NAME, PeerCertificate, Rights, Share, Standing};
 use toolbus_protocol::AgentRef;
 use toolbus_worker::{AuthFailure, BoxFuture, Principal, Principals};
 
@@ -63,13 +63,19 @@ fn bearer(header: &str) -> Option<&str> {
 }
 
 /// Reads the principal from the extensions of the request.
-pub struct RequestPrincipals;
+pub struct RequestPrincipals {
+    pub server: Arc<BrokerServer>,
+}
 
 impl Principals for RequestPrincipals {
     fn authenticate<'a>(&'a self, head: &'a Parts) -> BoxFuture<'a, Result<Principal, AuthFailure>> {
         let outcome = head.extensions.get::<AuthOutcome>().map(|AuthOutcome(outcome)| outcome.clone());
         let principal = outcome.unwrap_or(Err(AuthFailure::Missing)).map(|identity| principal(&identity));
         Box::pin(std::future::ready(principal))
+    }
+
+    fn share(&self, principal: &Principal) -> Share {
+        self.server.share(principal.role.as_deref())
     }
 }
 

@@ -111,7 +111,7 @@ async fn initialize(service: &Arc<HttpService>, principal: &Principal, request: 
         Ok(worker) => worker,
         Err(refusal) => return reply::error(StatusCode::OK, Some(id), error::from_bus(&refusal)),
     };
-    let session = match service.sessions.open(principal, worker) {
+    let session = match service.sessions.open(principal, service.principals.share(principal), worker) {
         Ok(session) => session,
         Err(error) => return reply::error(StatusCode::SERVICE_UNAVAILABLE, Some(id), error),
     };

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use toolbus_base::Share;
 use toolbus_mcp::RpcError;
 
 pub struct Session {
@@ -84,14 +85,12 @@ impl Sessions {
     }
 
     /// Opens a session, which counts towards the limits immediately. The caller has to end it if `initialize` fails.
-    pub fn open(&self, principal: &Principal, worker: Arc<Worker>) -> Result<Arc<Session>, RpcError> {
+    pub fn open(&self, principal: &Principal, share: Share, worker: Arc<Worker>) -> Result<Arc<Session>, RpcError> {
         let mut open = lock(&self.open);
-        let own = open.values().filter(|session| session.principal == *principal).count();
-        for (count, limit) in [(open.len(), self.options.max_sessions), (own, self.options.max_sessions_per_principal)]
-        {
-            if count >= limit {
-                return Err(error::too_many_sessions(limit));
-            }
+        let own = open.values().filter(|session| session.principal.name == principal.name).count();
+        let max = self.options.max_sessions;
+        if !share.admits(own as u64, max.saturating_sub(open.len()) as u64) {
+            return Err(error::too_many_sessions(own, max));
         }
         let session = Session::new(principal.clone(), worker, &self.options);
         open.insert(session.id.clone(), Arc::clone(&session));

@@ -188,7 +188,7 @@ async fn sessions_are_limited_and_idle_ones_end() {
     let bus = bus();
     bus.serve(echo);
     let options = HttpOptions {
-        max_sessions_per_principal: 2,
+        max_sessions: 8,
         session_idle: Duration::from_millis(200),
         ..HttpOptions::default()
     };

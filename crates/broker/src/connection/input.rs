@@ -1,0 +1,37 @@
+//! Measures the input that a peer has sent without completing a message.
+
+use crate::prefixed::Prefixed;
+use crate::shares::AgentConnection;
+
+pub struct Input {
+    counted: AgentConnection,
+    /// Bytes read from the socket up to the end of the last message, as far as that is known.
+    complete: u64,
+}
+
+impl Input {
+    pub fn new(counted: AgentConnection, socket: &Prefixed) -> Self {
+        Self { counted, complete: socket.received() }
+    }
+
+    /// A message is complete. Behind it, bytes of the next one may have been read.
+    pub fn completed(&mut self, payload: usize, socket: &Prefixed) {
+        // The parts of a fragmented message have a header each; what was read last bounds the error.
+        let rest = (socket.received() - self.complete).saturating_sub((payload + header_bytes(payload)) as u64);
+        self.complete = socket.received() - rest.min(socket.last_received());
+    }
+
+    /// No further message is complete. Returns false if the agent has used up its share of unfinished input.
+    pub fn waits(&mut self, socket: &Prefixed) -> bool {
+        self.counted.hold_input(socket.received() - self.complete)
+    }
+}
+
+/// Size of a client's frame header (RFC 6455): flags, length, mask.
+fn header_bytes(payload: usize) -> usize {
+    match payload {
+        0..=125 => 6,
+        126..=0xffff => 8,
+        _ => 14,
+    }
+}
