@@ -50,9 +50,9 @@ pub use directory::{
     AnnounceFuture, HostDirectory, KEPT_WHILE_AWAY, MAX_HOSTS, MAX_MANIFEST_BYTES, MAX_ROLES_PER_HOST, ManifestRefusal,
 };
 pub use error::{BrokerError, BrokerResult};
+pub use http::PeerConnection;
 pub use name_owners::{HeldBack, HoldReason, MAX_NAMES_PER_HOST};
 pub use names::{DenyAll, SendRules};
-pub use http::PeerConnection;
 pub use server::{BrokerServer, ServerOptions};
 pub use tls::{TlsError, TlsSettings};
 pub use token::{TokenError, read_token};

@@ -10,10 +10,8 @@ use crate::planted::PlantedBug;
 use crate::request::{Grant, Origin, ReplaySetting, Request};
 use bytestring::ByteString;
 use std::sync::Arc;
-use toolbus_journal::{CallKey, Decision, End, JournalError, Known, Refused, Replay, Start, Wait, decide};
-
-/// One agent may have at most `1 / AGENT_SHARE` of a host's calls.
-const AGENT_SHARE: usize = 4;
+use toolbus_base::Share;
+use toolbus_journal::{Decision, End, JournalError, Known, Refused, Replay, Start, Wait, decide};
 
 impl<A: Clone> CallMachine<A> {
     pub(crate) fn arrived(&mut self, request: Request, cx: &mut Context<'_, A>) {
@@ -30,16 +28,16 @@ impl<A: Clone> CallMachine<A> {
             let is_on_its_way = self.unsettled.contains_key(&request.key);
             return cx.out.push(if is_on_its_way { Effect::Ignored } else { Effect::Acknowledge });
         }
-        let is_full = request.origin != Origin::Journal && self.is_full(&request.key);
+        let is_full = request.origin != Origin::Journal && self.is_full(&request);
         let no = self.register(request, cx);
         self.admit(no, is_full, cx);
         self.apply_early_cancel(no, cx);
     }
 
-    fn is_full(&self, key: &CallKey) -> bool {
-        let (max, agent) = (self.options.max_calls, ByteString::from(key.agent()));
-        let of_agent = self.by_agent.get(&agent).copied().unwrap_or_default();
-        self.calls.len() >= max || of_agent >= (max / AGENT_SHARE).max(1)
+    fn is_full(&self, request: &Request) -> bool {
+        let of_agent = self.by_agent.get(request.key.agent()).copied().unwrap_or_default();
+        let free = self.options.max_calls.saturating_sub(self.calls.len());
+        !request.share.unwrap_or(Share::DEFAULT).admits(of_agent as u64, free as u64)
     }
 
     fn register(&mut self, request: Request, cx: &mut Context<'_, A>) -> CallNo {

@@ -1,10 +1,12 @@
-//! Permits of concurrency limits, granted in the order of arrival, and the rate limits.
+//! Permits of concurrency limits, granted in the order of arrival among the calls whose agents have not used up their
+//! share, and the rate limits.
 
 use crate::event::{CallNo, Millis, ServerNo};
 use crate::request::Limit;
 use bytestring::ByteString;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
+use toolbus_base::Share;
 use toolbus_policy::{Bucket, LimitKind, Rate};
 
 /// Something of which only so many calls may hold a permit.
@@ -22,9 +24,17 @@ pub(crate) enum Resource {
     Exclusive(ServerNo, ByteString),
 }
 
+/// Who holds or wants a permit. Of a limit that others share, an agent may only use its share.
+#[derive(Debug, Clone)]
+pub(crate) struct Holder {
+    pub agent: ByteString,
+    pub share: Share,
+}
+
 #[derive(Debug, Default)]
 struct Slots {
     taken: usize,
+    by_agent: HashMap<ByteString, usize>,
     /// Calls that wait, each with the limit it applies. The limit of a policy may change between two calls.
     waiting: VecDeque<(CallNo, usize)>,
 }
@@ -36,6 +46,7 @@ struct Slots {
 #[derive(Debug, Default)]
 pub(crate) struct Permits {
     slots: HashMap<Resource, Slots>,
+    holders: HashMap<CallNo, Holder>,
     held: HashMap<CallNo, Vec<Resource>>,
     /// What each waiting call still wants, each with the limit it applies. It is in the queue of the first one.
     wanted: HashMap<CallNo, VecDeque<(Resource, usize)>>,
@@ -44,7 +55,8 @@ pub(crate) struct Permits {
 impl Permits {
     /// Takes a permit of each resource, or queues the call. Returns whether it has all of them. A later request of the same
     /// call must be for resources that come later in the order.
-    pub fn acquire(&mut self, call: CallNo, mut wanted: Vec<(Resource, usize)>) -> bool {
+    pub fn acquire(&mut self, call: CallNo, holder: Holder, mut wanted: Vec<(Resource, usize)>) -> bool {
+        self.holders.insert(call, holder);
         wanted.sort_by_cached_key(|(resource, _)| resource.rank());
         self.wanted.insert(call, wanted.into());
         self.take_next(call)
@@ -52,14 +64,16 @@ impl Permits {
 
     /// Takes permits until one is not free. Returns whether the call has all of them.
     fn take_next(&mut self, call: CallNo) -> bool {
-        let Some(wanted) = self.wanted.get_mut(&call) else { return true };
+        let (Some(wanted), Some(holder)) = (self.wanted.get_mut(&call), self.holders.get(&call)) else { return true };
         while let Some((resource, max)) = wanted.front() {
             let slots = self.slots.entry(resource.clone()).or_default();
-            if !slots.waiting.is_empty() || slots.taken >= *max {
+            // Calls that wait for a shared permit can't take it now, because they would have it otherwise.
+            let is_next = slots.waiting.is_empty() || resource.is_shared();
+            if !is_next || !slots.admit(resource, holder, *max) {
                 slots.waiting.push_back((call, *max));
                 return false;
             }
-            slots.taken += 1;
+            slots.take(&holder.agent);
             self.held.entry(call).or_default().extend(wanted.pop_front().map(|(resource, _)| resource));
         }
         self.wanted.remove(&call);
@@ -69,9 +83,10 @@ impl Permits {
     /// Returns all permits of a call and takes it out of its queue. Returns the calls that have all theirs now.
     pub fn release(&mut self, call: CallNo) -> Vec<CallNo> {
         let mut freed = self.held.remove(&call).unwrap_or_default();
+        let holder = self.holders.remove(&call);
         for resource in &freed {
-            if let Some(slots) = self.slots.get_mut(resource) {
-                slots.taken -= 1;
+            if let (Some(slots), Some(holder)) = (self.slots.get_mut(resource), &holder) {
+                slots.give_back(&holder.agent);
             }
         }
         if let Some((awaited, _)) = self.wanted.remove(&call).and_then(|mut wanted| wanted.pop_front()) {
@@ -93,8 +108,17 @@ impl Permits {
     fn grant_waiting(&mut self, resource: &Resource) -> Vec<CallNo> {
         let mut granted = Vec::new();
         while let Some(slots) = self.slots.get_mut(resource) {
-            let Some((call, _)) = slots.waiting.pop_front_if(|(_, max)| slots.taken < *max) else { break };
-            slots.taken += 1;
+            let may_take = |(call, max): &(CallNo, usize)| {
+                self.holders.get(call).is_some_and(|holder| slots.admit(resource, holder, *max))
+            };
+            let position = match resource.is_shared() {
+                true => slots.waiting.iter().position(may_take),
+                false => slots.waiting.front().is_some_and(may_take).then_some(0),
+            };
+            let Some((call, _)) = position.and_then(|position| slots.waiting.remove(position)) else { break };
+            if let Some(holder) = self.holders.get(&call) {
+                slots.take(&holder.agent);
+            }
             self.held.entry(call).or_default().push(resource.clone());
             if let Some(wanted) = self.wanted.get_mut(&call) {
                 wanted.pop_front();
@@ -117,7 +141,35 @@ impl Permits {
     }
 }
 
+impl Slots {
+    fn admit(&self, resource: &Resource, holder: &Holder, max: usize) -> bool {
+        let free = max.saturating_sub(self.taken);
+        let own = self.by_agent.get(&holder.agent).copied().unwrap_or_default();
+        if resource.is_shared() { holder.share.admits(own as u64, free as u64) } else { free > 0 }
+    }
+
+    fn take(&mut self, agent: &ByteString) {
+        self.taken += 1;
+        *self.by_agent.entry(agent.clone()).or_default() += 1;
+    }
+
+    fn give_back(&mut self, agent: &ByteString) {
+        self.taken -= 1;
+        if let Some(own) = self.by_agent.get_mut(agent) {
+            *own -= 1;
+            if *own == 0 {
+                self.by_agent.remove(agent);
+            }
+        }
+    }
+}
+
 impl Resource {
+    /// Whether agents compete for it. The others have shares or users of their own.
+    fn is_shared(&self) -> bool {
+        matches!(self, Self::Limit(_) | Self::Server(_))
+    }
+
     /// The order in which permits are taken: those that a call may hold for long while it waits come first.
     fn rank(&self) -> (u8, String) {
         match self {
@@ -182,13 +234,41 @@ mod tests {
         (Resource::Server(number), max)
     }
 
+    fn of(agent: &'static str, percentage: u8) -> Holder {
+        Holder { agent: ByteString::from_static(agent), share: Share::percent(percentage).expect("a percentage") }
+    }
+
+    fn any() -> Holder {
+        of("a", 100)
+    }
+
+    #[test]
+    fn an_agent_that_used_up_its_share_waits_and_others_overtake_it() {
+        let mut permits = Permits::default();
+        let calls: Vec<_> = (0..10).map(CallNo).collect();
+        let started = calls.iter().filter(|call| permits.acquire(**call, of("greedy", 50), vec![server(0, 8)])).count();
+        assert_eq!(started, 4, "half of all");
+        assert!(permits.acquire(CallNo(20), of("other", 50), vec![server(0, 8)]));
+        assert!(permits.acquire(CallNo(21), of("other", 50), vec![server(0, 8)]));
+        assert!(!permits.acquire(CallNo(22), of("other", 50), vec![server(0, 8)]), "two are left for a third agent");
+        assert!(permits.acquire(CallNo(30), of("third", 50), vec![server(0, 8)]));
+        assert_eq!(
+            permits.release(CallNo(20)),
+            [CallNo(22)],
+            "it overtakes the greedy agent, which has more than is free"
+        );
+        assert_eq!(permits.release(CallNo(30)), []);
+        assert_eq!(permits.release(CallNo(0)), []);
+        assert_eq!(permits.release(CallNo(1)), [CallNo(4)]);
+    }
+
     #[test]
     fn permits_are_granted_in_the_order_of_arrival() {
         let mut permits = Permits::default();
         let [a, b, c] = [1, 2, 3].map(CallNo);
-        assert!(permits.acquire(a, vec![server(0, 1)]));
-        assert!(!permits.acquire(b, vec![server(0, 1)]));
-        assert!(!permits.acquire(c, vec![server(0, 1)]));
+        assert!(permits.acquire(a, any(), vec![server(0, 1)]));
+        assert!(!permits.acquire(b, any(), vec![server(0, 1)]));
+        assert!(!permits.acquire(c, any(), vec![server(0, 1)]));
         assert_eq!(permits.release(a), [b]);
         assert!(permits.is_waiting(c) && !permits.is_waiting(b));
         assert_eq!(permits.release(b), [c]);
@@ -200,9 +280,9 @@ mod tests {
     fn a_call_that_waits_for_one_permit_holds_up_no_call_that_wants_another() {
         let mut permits = Permits::default();
         let [a, b, c] = [1, 2, 3].map(CallNo);
-        assert!(permits.acquire(a, vec![server(0, 1)]));
-        assert!(!permits.acquire(b, vec![server(1, 1), server(0, 1)]), "waits for server 0");
-        assert!(permits.acquire(c, vec![server(1, 1)]));
+        assert!(permits.acquire(a, any(), vec![server(0, 1)]));
+        assert!(!permits.acquire(b, any(), vec![server(1, 1), server(0, 1)]), "waits for server 0");
+        assert!(permits.acquire(c, any(), vec![server(1, 1)]));
         assert_eq!(permits.release(a), [], "b has server 0 now, and waits for server 1");
         assert_eq!(permits.release(c), [b]);
         assert_eq!(permits.release(b), []);
@@ -213,9 +293,9 @@ mod tests {
     fn a_call_that_stops_waiting_lets_the_next_one_go_on() {
         let mut permits = Permits::default();
         let [a, b, c] = [1, 2, 3].map(CallNo);
-        assert!(permits.acquire(a, vec![server(1, 1)]));
-        assert!(!permits.acquire(b, vec![server(0, 1), server(1, 1)]), "holds server 0 and waits for server 1");
-        assert!(!permits.acquire(c, vec![server(0, 1)]));
+        assert!(permits.acquire(a, any(), vec![server(1, 1)]));
+        assert!(!permits.acquire(b, any(), vec![server(0, 1), server(1, 1)]), "holds server 0 and waits for server 1");
+        assert!(!permits.acquire(c, any(), vec![server(0, 1)]));
         assert_eq!(permits.release(b), [c]);
         assert_eq!(permits.release(a), []);
         assert_eq!(permits.release(c), []);
@@ -226,11 +306,11 @@ mod tests {
     fn one_release_can_let_several_calls_go_on() {
         let mut permits = Permits::default();
         let [a, b, c, d] = [1, 2, 3, 4].map(CallNo);
-        assert!(permits.acquire(a, vec![server(0, 1), server(1, 1)]));
-        assert!(!permits.acquire(b, vec![server(0, 1)]));
-        assert!(!permits.acquire(c, vec![server(1, 1)]));
-        assert!(!permits.acquire(d, vec![server(1, 2)]), "behind c");
-        assert_eq!(permits.release(a), [b, c, d]);
+        assert!(permits.acquire(a, any(), vec![server(0, 1), server(1, 1), (Resource::Tasks(0), 1)]));
+        assert!(!permits.acquire(b, any(), vec![server(0, 1)]));
+        assert!(!permits.acquire(c, any(), vec![(Resource::Tasks(0), 1)]));
+        assert!(!permits.acquire(d, any(), vec![(Resource::Tasks(0), 2)]), "behind c");
+        assert_eq!(permits.release(a), [c, d, b]);
     }
 
     #[test]

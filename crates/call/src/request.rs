@@ -3,6 +3,7 @@
 use crate::event::{Millis, ServerNo};
 use bytestring::ByteString;
 use std::num::NonZeroU32;
+use toolbus_base::Share;
 use toolbus_journal::CallKey;
 use toolbus_policy::{LimitKind, Rate};
 
@@ -43,6 +44,8 @@ pub struct Request {
     pub needs_permit: bool,
     /// Whether the circuit breaker counts and refuses it.
     pub guarded: bool,
+    /// How much of the host the caller's role may use, if it is set.
+    pub share: Option<Share>,
     /// Calls with the same exclusive resource run one at a time, such as calls during which the server may send requests
     /// that name no call.
     pub exclusive: Option<ByteString>,

@@ -5,9 +5,10 @@ use crate::effect::{Effect, Failure};
 use crate::event::{CallNo, Millis};
 use crate::machine::{CallMachine, Context};
 use crate::orphans::Presence;
-use crate::permits::{RateExceeded, Resource};
+use crate::permits::{Holder, RateExceeded, Resource};
 use crate::request::{SessionHold, SessionKey};
 use bytestring::ByteString;
+use toolbus_base::Share;
 use toolbus_journal::End;
 
 /// Time left for the reply when a call is given up before its deadline.
@@ -86,6 +87,14 @@ impl<A: Clone> CallMachine<A> {
         }
     }
 
+    fn holder(&self, no: CallNo) -> Holder {
+        let request = self.calls.get(&no).map(|call| &call.request);
+        Holder {
+            agent: request.map_or_else(ByteString::default, |request| request.key.agent().into()),
+            share: request.and_then(|request| request.share).unwrap_or(Share::RUNNING),
+        }
+    }
+
     /// Tasks wait where calls would be refused, so they get only a share of the server.
     fn take_task_share(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         let Some(call) = self.calls.get(&no).filter(|call| call.accepted) else { return self.wait_for_order(no, cx) };
@@ -97,7 +106,8 @@ impl<A: Clone> CallMachine<A> {
             (Resource::Tasks(server), share(SHARE_OF_TASKS)),
         ];
         self.set_state(no, State::TaskShare);
-        if self.permits.acquire(no, wanted) {
+        let holder = self.holder(no);
+        if self.permits.acquire(no, holder, wanted) {
             self.reserve(no, cx);
         }
     }
@@ -139,7 +149,8 @@ impl<A: Clone> CallMachine<A> {
         }
         wanted.extend(request.exclusive.iter().map(|name| (Resource::Exclusive(request.server, name.clone()), 1)));
         self.set_state(no, State::Queued);
-        if wanted.is_empty() || self.permits.acquire(no, wanted) {
+        let holder = self.holder(no);
+        if wanted.is_empty() || self.permits.acquire(no, holder, wanted) {
             self.granted(no, cx);
         }
     }

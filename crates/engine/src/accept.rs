@@ -86,13 +86,7 @@ impl Engine {
         Ok(self.enqueue(now, index, message, waiters, effects))
     }
 
-    fn check_admission(
-        &self,
-        delivery: &Delivery,
-        from: &Sender,
-        rights: Rights,
-        size: u64,
-    ) -> Result<(), Refusal> {
+    fn check_admission(&self, delivery: &Delivery, from: &Sender, rights: Rights, size: u64) -> Result<(), Refusal> {
         let options = &self.options;
         if self.stopping() {
             return Err(Refusal::ShuttingDown);

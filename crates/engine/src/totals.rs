@@ -65,7 +65,8 @@ impl Totals {
         share: impl FnOnce() -> Share,
     ) -> Result<(), Refusal> {
         let Stored { messages, bytes } = self.all;
-        let whole = Stored { messages: rights.usable(options.total_messages), bytes: rights.usable(options.total_bytes) };
+        let whole =
+            Stored { messages: rights.usable(options.total_messages), bytes: rights.usable(options.total_bytes) };
         if messages >= whole.messages || bytes + size > whole.bytes {
             return Err(Refusal::BrokerFull { messages, bytes });
         }

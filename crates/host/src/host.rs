@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_audit::AuditLog;
+use toolbus_base::Share;
 use toolbus_call::{MachineOptions, ServerOptions, TripSettings};
 use toolbus_client::BrokerError;
 use toolbus_journal::Journal;
@@ -241,6 +242,11 @@ impl Host {
     pub fn may_see(&self, role: Option<&str>, server: &str) -> bool {
         let question = Question { role, server, item: Item::Server, arguments: Arguments::Unknown };
         self.options.policy.current().decide(&question).is_shown()
+    }
+
+    /// How much of the host an agent of the role may use, if it is set.
+    pub fn share_of(&self, role: Option<&str>) -> Option<Share> {
+        self.options.policy.current().share(role)
     }
 
     pub fn viewer<'a>(

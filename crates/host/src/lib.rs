@@ -19,8 +19,10 @@ mod lanes;
 mod live_policy;
 mod original;
 mod outbox;
+
 /// Pins of tool definitions: which definitions are approved, and the files that store them.
 pub mod pins;
+mod processes;
 mod replay;
 mod server;
 mod service;

@@ -3,6 +3,7 @@
 use crate::failure;
 use crate::host::Host;
 use crate::lanes::Lanes;
+use crate::processes::{ProcessSlot, Processes};
 use crate::session::{Session, SessionId};
 use crate::tasks::TaskPermits;
 use crate::translate::log_level::LogLevel;
@@ -11,8 +12,9 @@ use serde_json::json;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
+use toolbus_base::Share;
 use toolbus_mcp::{Era, Raw, RpcError, raw};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{CallEvent, Eras, ServerConfig, SessionMode, TransportConfig};
@@ -34,7 +36,7 @@ pub struct Server {
     pub config: ServerConfig,
     pub availability: watch::Sender<Availability>,
     /// Slots of sessions with a connection of their own.
-    slots: Arc<Semaphore>,
+    processes: Arc<Processes>,
     /// The tasks' share of the slots.
     pub task_sessions: TaskPermits,
     modern: tokio::sync::Mutex<Option<Arc<Upstream>>>,
@@ -52,7 +54,7 @@ impl Server {
         Arc::new(Self {
             index,
             availability: watch::Sender::new(Availability::Starting),
-            slots: Arc::new(Semaphore::new(config.max_sessions)),
+            processes: Processes::new(config.max_sessions),
             task_sessions: TaskPermits::of(config.max_sessions),
             modern: tokio::sync::Mutex::default(),
             shared_legacy: tokio::sync::Mutex::default(),
@@ -191,36 +193,38 @@ impl Server {
 
     async fn open_own(&self, host: &Arc<Host>, session: &Session, initialize: Raw) -> Result<Arc<Upstream>, OpenError> {
         let full = || {
-            let max = self.config.max_sessions;
-            let message = format!("server {:?} has reached its session limit (`max_sessions` = {max})", self.name());
+            let (name, max, agent) = (self.name(), self.config.max_sessions, session.id.agent());
+            let message =
+                format!("server {name:?} has no more sessions for agent {agent:?} (of `max_sessions` = {max})");
             OpenError::Host(failure::bus(ErrorCode::TooManySessions, message))
         };
         let slot = match session.take_reserved() {
             Some(slot) => slot,
-            None => self.free_slot(host).await.ok_or_else(full)?,
+            None => self.free_slot(host, session).await.ok_or_else(full)?,
         };
         let upstream = Upstream::open(host, &self.config, Era::Legacy, Usage::Own, Some(slot)).await?;
         upstream.initialize(host, &self.config, initialize).await?;
         Ok(upstream)
     }
 
-    /// A slot for one more connection. If all are taken, an idle connection is closed.
-    pub async fn free_slot(&self, host: &Host) -> Option<OwnedSemaphorePermit> {
-        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
+    /// A slot for the session's connection. If its agent may not have one more, an idle connection is closed.
+    async fn free_slot(&self, host: &Host, session: &Session) -> Option<ProcessSlot> {
+        let take = || self.processes.take(session.id.agent(), session.share.unwrap_or(Share::RUNNING));
+        if let Some(slot) = take() {
             return Some(slot);
         }
         self.make_room(host).await;
-        Arc::clone(&self.slots).try_acquire_owned().ok()
+        take()
     }
 
     /// Waits for a slot in FIFO order: until one is returned, or a connection is idle for long enough to be closed.
-    pub async fn wait_for_slot(&self, host: &Host) -> OwnedSemaphorePermit {
-        let mut returned = std::pin::pin!(Arc::clone(&self.slots).acquire_owned());
+    pub async fn wait_for_slot(&self, host: &Host, agent: &str) -> ProcessSlot {
+        let mut returned = std::pin::pin!(self.processes.wait(agent));
         let mut idle_at = Instant::now();
         loop {
             tokio::select! {
                 biased;
-                slot = &mut returned => return slot.expect("the slots are never closed"),
+                slot = &mut returned => return slot,
                 () = tokio::time::sleep_until(idle_at) => self.make_room(host).await,
             }
             idle_at = self.next_idle(host.options.limits.evicted_after.max(MIN_EVICTION_INTERVAL));
@@ -262,20 +266,25 @@ impl Server {
         }
     }
 
-    /// The session with that id; created if the limit allows it.
-    pub fn session(&self, host: &Host, id: SessionId, era: Era) -> Result<Arc<Session>, RpcError> {
+    /// The session with that id; created if the share of its agent, an agent of that role, allows it.
+    pub fn session(&self, host: &Host, id: SessionId, role: Option<&str>, era: Era) -> Result<Arc<Session>, RpcError> {
         let mut sessions = self.sessions.lock().expect("no code panics while it holds this lock");
         if let Some(session) = sessions.get(&id) {
             return Ok(Arc::clone(session));
         }
-        let max = host.options.limits.max_remembered_sessions;
+        let (max, share) = (host.options.limits.max_remembered_sessions, host.share_of(role));
         // Sessions of tasks are limited by the number of tasks.
-        let is_full = || sessions.keys().filter(|id| !id.is_of_task()).count() >= max;
-        if !id.is_of_task() && sessions.len() >= max && is_full() {
-            let message = format!("server {:?} has reached the limit of {max} client sessions", self.name());
-            return Err(failure::bus(ErrorCode::TooManySessions, message));
+        if !id.is_of_task() {
+            let others = sessions.keys().filter(|known| !known.is_of_task());
+            let (all, own) =
+                others.fold((0, 0), |(all, own), known| (all + 1, own + u64::from(known.agent() == id.agent())));
+            if !share.unwrap_or(Share::DEFAULT).admits(own, (max as u64).saturating_sub(all)) {
+                let (name, agent) = (self.name(), id.agent());
+                let message = format!("agent {agent:?} has used up its share of the {max} sessions of server {name:?}");
+                return Err(failure::bus(ErrorCode::TooManySessions, message));
+            }
         }
-        let session = Session::new(id.clone(), era);
+        let session = Session::new(id.clone(), era, share);
         sessions.insert(id, Arc::clone(&session));
         Ok(session)
     }

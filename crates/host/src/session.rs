@@ -2,6 +2,7 @@
 //! opened again, the client's log level and subscriptions are restored.
 
 use crate::host::Host;
+use crate::processes::ProcessSlot;
 use crate::translate::listen;
 use crate::translate::log_level::LogLevel;
 use crate::upstream::{Upstream, Usage};
@@ -10,9 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use toolbus_base::{Share, principal_of};
 use toolbus_mcp::{Era, HostEvent, Id, Members, Outcome, Raw};
 use toolbus_protocol::MsgId;
 use toolbus_upstream::ServerError;
@@ -32,6 +34,13 @@ pub struct SessionId {
     pub key: String,
 }
 
+impl SessionId {
+    /// The agent of the client.
+    pub fn agent(&self) -> &str {
+        principal_of(&self.mailbox)
+    }
+}
+
 pub struct Session {
     pub id: SessionId,
     era: Era,
@@ -40,7 +49,9 @@ pub struct Session {
     pub upstream: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     in_use: AtomicUsize,
     /// A slot for a connection that is not open yet.
-    reserved: Mutex<Option<OwnedSemaphorePermit>>,
+    reserved: Mutex<Option<ProcessSlot>>,
+    /// The share of its agent, if it is set.
+    pub share: Option<Share>,
     state: Mutex<State>,
 }
 
@@ -104,7 +115,7 @@ impl Drop for InUse {
 }
 
 impl Session {
-    pub fn new(id: SessionId, era: Era) -> Arc<Self> {
+    pub fn new(id: SessionId, era: Era, share: Option<Share>) -> Arc<Self> {
         let state = State {
             last_used: Instant::now(),
             initialized: false,
@@ -120,7 +131,7 @@ impl Session {
         let correlation = MsgId::from(id.key.clone());
         let upstream = tokio::sync::Mutex::default();
         let (in_use, reserved, state) = (AtomicUsize::new(0), Mutex::default(), Mutex::new(state));
-        Arc::new(Self { id, era, correlation, upstream, in_use, reserved, state })
+        Arc::new(Self { id, era, correlation, upstream, in_use, reserved, share, state })
     }
 
     pub fn is_legacy(&self) -> bool {
@@ -133,11 +144,11 @@ impl Session {
     }
 
     /// Stores a slot for the connection that this session will open.
-    pub fn reserve(&self, slot: OwnedSemaphorePermit) {
+    pub fn reserve(&self, slot: ProcessSlot) {
         *self.reserved.lock().expect("no code panics while it holds this lock") = Some(slot);
     }
 
-    pub fn take_reserved(&self) -> Option<OwnedSemaphorePermit> {
+    pub fn take_reserved(&self) -> Option<ProcessSlot> {
         self.reserved.lock().expect("no code panics while it holds this lock").take()
     }
 

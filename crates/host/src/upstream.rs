@@ -3,12 +3,13 @@
 use crate::calls::Slot;
 use crate::failure;
 use crate::host::Host;
+use crate::processes::ProcessSlot;
 use crate::session::{Session, Stray};
 use crate::translate::{legacy_on_modern::ClientIdentity, listen};
 use serde_json::json;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Era, HostEvent, Id, LATEST_LEGACY, ListKind, Outcome, Raw, RpcError, codes, empty_object, raw};
 use toolbus_protocol::{ErrorCode, MsgId};
@@ -42,7 +43,7 @@ pub struct Upstream {
     list_changes: watch::Sender<u64>,
     closed: CancellationToken,
     /// The connection's slot of `max_sessions`, released when the connection closes.
-    slot: Mutex<Option<OwnedSemaphorePermit>>,
+    slot: Mutex<Option<ProcessSlot>>,
 }
 
 /// Why a session could not be opened.
@@ -85,7 +86,7 @@ impl Upstream {
         config: &ServerConfig,
         era: Era,
         usage: Usage,
-        slot: Option<OwnedSemaphorePermit>,
+        slot: Option<ProcessSlot>,
     ) -> Result<Arc<Self>, ServerError> {
         let (sender, events) = mpsc::channel(MAX_QUEUED_EVENTS);
         let options = ConnectionOptions { map_tokens: usage == Usage::Shared, ..host.options.connection.clone() };

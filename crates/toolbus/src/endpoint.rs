@@ -11,9 +11,9 @@ use crate::failure::Failure;
 use crate::roles::{claimed_role_without_rules, role_without_rules};
 use authentication::{AuthOutcome, HttpAuthenticator, RequestPrincipals, RevocableBody};
 use clap::Args;
-use metered_body::MeteredBody;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
+use metered_body::MeteredBody;
 use pool::Pool;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,11 @@ pub fn mount(broker: &OpenBroker, args: EndpointArgs) -> Result<(), Failure> {
         loopback_role: args.loopback_role,
     };
     let options = HttpOptions { worker, ..HttpOptions::default() };
-    let service = HttpService::new(Arc::new(RequestPrincipals { server: Arc::clone(&broker.server) }), Arc::clone(&pool) as _, options);
+    let service = HttpService::new(
+        Arc::new(RequestPrincipals { server: Arc::clone(&broker.server) }),
+        Arc::clone(&pool) as _,
+        options,
+    );
     broker.server.mount(PATH, Arc::new(Endpoint { authenticator: Arc::new(authenticator), pool, service }));
     Ok(())
 }

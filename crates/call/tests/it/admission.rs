@@ -2,6 +2,7 @@
 
 use crate::requests::{call, read, replay_safe, resumed, task};
 use crate::support::{Host, Step, key};
+use toolbus_base::Share;
 use toolbus_call::{CancelBy, Effects, Event, Now, Origin, ReplaySetting, Request, Stage};
 
 fn delivered(delivery: u32, unsure: bool, request: Request) -> Request {
@@ -262,20 +263,28 @@ fn a_refused_request_is_decided_again_or_acknowledged_depending_on_whether_its_r
 }
 
 #[test]
-fn an_agent_has_a_quarter_of_the_calls_and_all_agents_have_all() {
+fn an_agent_has_its_share_of_the_calls_and_leaves_room_for_others() {
     let mut host = Host::with(|options| options.max_calls = 8);
-    for (caller, id) in [("a#1", "a1"), ("a#2", "a2"), ("b", "b1"), ("b", "b2"), ("c", "c1"), ("c", "c2"), ("d", "d1")]
-    {
-        host.running(call(caller, id));
-    }
+    host.running(call("a#1", "a1"));
+    host.running(call("a#2", "a2"));
     host.arrives(call("a#3", "a3"));
     host.expect(["reply a3: TooManyCalls"]);
-    host.running(call("d", "d2"));
-    host.arrives(call("e", "e1"));
-    host.expect(["reply e1: TooManyCalls"]);
+    for (caller, id) in [("b", "b1"), ("c", "c1"), ("d", "d1"), ("e", "e1"), ("f", "f1"), ("g", "g1")] {
+        host.running(call(caller, id));
+    }
+    host.arrives(call("h", "h1"));
+    host.expect(["reply h1: TooManyCalls"]);
     host.answers("a1", "done");
     host.seen();
-    host.running(call("a#3", "a4"));
+    host.running(call("h", "h2"));
+}
+
+#[test]
+fn the_share_of_a_role_can_be_set() {
+    let mut host = Host::with(|options| options.max_calls = 2);
+    let all = |id| Request { share: Share::percent(100), ..call("a", id) };
+    host.running(all("a1"));
+    host.running(all("a2"));
 }
 
 #[test]

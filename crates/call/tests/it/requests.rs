@@ -26,6 +26,7 @@ pub fn call(caller: &str, id: &str) -> Request {
         continues: false,
         needs_permit: true,
         guarded: true,
+        share: None,
         exclusive: None,
     }
 }

@@ -73,6 +73,8 @@ pub struct PendingNotification {
     pub server: usize,
     pub notify: ClientNotification,
     pub session: crate::session::SessionId,
+    /// The role of the client.
+    pub role: Option<String>,
 }
 
 /// Events from other threads, collected so that one wake-up serves all of them.

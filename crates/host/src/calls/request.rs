@@ -68,6 +68,7 @@ impl Host {
             continues: self.continues_pending_call(new),
             needs_permit: !is_listen && !is_initialize,
             guarded: !is_plain_request(&rpc.method),
+            share: self.share_of(request.from.role.as_deref()),
             exclusive: None,
         }
     }

@@ -133,7 +133,7 @@ pub struct ServersRead {
 
 impl ServerConfig {
     /// Default of `max_sessions`.
-    pub const MAX_SESSIONS: usize = 32;
+    pub const MAX_SESSIONS: usize = 48;
     /// Default of `max_concurrency`.
     pub const MAX_CONCURRENCY: usize = 64;
     /// Default of `idle`.

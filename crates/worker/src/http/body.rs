@@ -54,8 +54,7 @@ where
     B::Error: Into<BodyError>,
 {
     let limit = options.max_body_bytes;
-    let too_large =
-        || Err(invalid(StatusCode::PAYLOAD_TOO_LARGE, format!("request body larger than {limit} bytes")));
+    let too_large = || Err(invalid(StatusCode::PAYLOAD_TOO_LARGE, format!("request body larger than {limit} bytes")));
     if body.size_hint().lower() > limit as u64 {
         return too_large();
     }

@@ -187,11 +187,7 @@ async fn a_cancelled_call_ends_without_a_response() {
 async fn sessions_are_limited_and_idle_ones_end() {
     let bus = bus();
     bus.serve(echo);
-    let options = HttpOptions {
-        max_sessions: 8,
-        session_idle: Duration::from_millis(200),
-        ..HttpOptions::default()
-    };
+    let options = HttpOptions { max_sessions: 8, session_idle: Duration::from_millis(200), ..HttpOptions::default() };
     let endpoint = Endpoint::start(&bus, options).await;
     let session = endpoint.open().await;
     endpoint.open().await;

@@ -107,6 +107,7 @@ impl World {
             continues: false,
             needs_permit: true,
             guarded: true,
+            share: None,
             exclusive: (self.plan.exclusive && work.tool == 0).then(|| "exclusive".into()),
         }
     }

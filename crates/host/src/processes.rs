@@ -1,0 +1,91 @@
+//! The slots of a server's own connections (`max_sessions`), most of which are processes, and each agent's share of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use toolbus_base::Share;
+
+pub struct Processes {
+    free: Arc<Semaphore>,
+    by_agent: Mutex<HashMap<String, u64>>,
+}
+
+/// A slot in use; free again on drop.
+pub struct ProcessSlot {
+    _permit: OwnedSemaphorePermit,
+    processes: Arc<Processes>,
+    agent: String,
+}
+
+impl Processes {
+    pub fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { free: Arc::new(Semaphore::new(max)), by_agent: Mutex::default() })
+    }
+
+    /// A free slot, if the agent has not used up its share.
+    pub fn take(self: &Arc<Self>, agent: &str, share: Share) -> Option<ProcessSlot> {
+        let own = self.lock().get(agent).copied().unwrap_or_default();
+        if !share.admits(own, self.free.available_permits() as u64) {
+            return None;
+        }
+        let permit = Arc::clone(&self.free).try_acquire_owned().ok()?;
+        Some(self.slot(agent, permit))
+    }
+
+    /// Waits for a slot in FIFO order. For tasks, whose number is limited otherwise.
+    pub async fn wait(self: &Arc<Self>, agent: &str) -> ProcessSlot {
+        let permit = Arc::clone(&self.free).acquire_owned().await.expect("the slots are never closed");
+        self.slot(agent, permit)
+    }
+
+    fn slot(self: &Arc<Self>, agent: &str, permit: OwnedSemaphorePermit) -> ProcessSlot {
+        *self.lock().entry(agent.to_owned()).or_default() += 1;
+        ProcessSlot { _permit: permit, processes: Arc::clone(self), agent: agent.to_owned() }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, u64>> {
+        self.by_agent.lock().expect("no code panics while it holds this lock")
+    }
+}
+
+impl Drop for ProcessSlot {
+    fn drop(&mut self) {
+        let mut by_agent = self.processes.lock();
+        if let Some(own) = by_agent.get_mut(&self.agent) {
+            *own -= 1;
+            if *own == 0 {
+                by_agent.remove(&self.agent);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(processes: &Arc<Processes>, agent: &str, count: usize) -> Vec<ProcessSlot> {
+        (0..count).map_while(|_| processes.take(agent, Share::RUNNING)).collect()
+    }
+
+    #[test]
+    fn an_agent_gets_its_share_and_others_still_find_a_slot() {
+        let processes = Processes::new(32);
+        let greedy = take(&processes, "greedy", 100);
+        assert_eq!(greedy.len(), 22);
+        let others: Vec<_> = (0..3).map(|number| take(&processes, &format!("other{number}"), 1)).collect();
+        assert!(others.iter().all(|taken| taken.len() == 1));
+        drop(greedy);
+        assert_eq!(take(&processes, "greedy", 1).len(), 1);
+        drop(others);
+        assert!(processes.lock().is_empty());
+        assert_eq!(processes.free.available_permits(), 32);
+    }
+
+    #[test]
+    fn one_agent_can_use_all_of_a_few_slots() {
+        for max in 1..=3 {
+            assert_eq!(take(&Processes::new(max), "only", 100).len(), max, "of {max}");
+        }
+    }
+}
