@@ -24,7 +24,6 @@ mod memory_bounds;
 mod origins;
 mod ownership;
 mod rights_matrix;
-mod shares;
 mod slow_reader;
 mod standing;
 mod storage;

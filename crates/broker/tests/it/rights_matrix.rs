@@ -2,6 +2,7 @@
 //! gives the expected outcome; the actual one is observed on the wire at both ends.
 
 mod inspection;
+mod shares;
 mod signals;
 
 use crate::support::{Bus, Credentials, Framing, HOST, OPERATOR, Peer, Seen, Setup, WORKER, hello_as, within};
