@@ -32,6 +32,9 @@ struct State {
     known: BTreeMap<String, Remembered>,
     /// The file could not be read, so an unknown mailbox may have had any claim.
     is_incomplete: bool,
+    /// Number of changes, and how many of them the file has.
+    changes: u64,
+    saved: u64,
 }
 
 #[derive(Clone)]
@@ -56,7 +59,7 @@ impl Claims {
     pub fn open(folder: &Path) -> Self {
         let file = folder.join(FILE);
         let state = match fs::read(&file) {
-            Ok(bytes) => parse(&bytes).map(|known| State { known, is_incomplete: false }).unwrap_or_else(|| {
+            Ok(bytes) => parse(&bytes).map(|known| State { known, ..State::default() }).unwrap_or_else(|| {
                 tracing::error!(file = %file.display(), "the claims of hosts are unreadable; their mailboxes are fenced");
                 State { is_incomplete: true, ..State::default() }
             }),
@@ -92,19 +95,43 @@ impl Claims {
         let fence = if continues { earlier.map_or(0, |earlier| earlier.fence) } else { fence() };
         if earlier.is_some() || !is_full {
             state.known.insert(mailbox.to_owned(), Remembered { claim, fence });
+            state.changes += 1;
         }
         if continues { Recorded::Continued } else { Recorded::Fenced }
+    }
+
+    /// Runs `subscribe` if this is the last claim of the mailbox, while no other can be recorded. Returns whether it ran.
+    pub fn if_current(&self, mailbox: &str, claim: &JournalClaim, subscribe: impl FnOnce()) -> bool {
+        let state = self.lock();
+        let is_same = |known: &Remembered| {
+            let JournalClaim { journal, epoch, instance, .. } = claim;
+            known.claim.journal == *journal && known.claim.epoch == *epoch && known.claim.instance == *instance
+        };
+        // A claim beyond the limit is not remembered; it has fenced the mailbox.
+        let is_current = state.known.get(mailbox).is_none_or(is_same);
+        if is_current {
+            subscribe();
+        }
+        is_current
+    }
+
+    /// Whether all claims are durable.
+    pub fn are_saved(&self) -> bool {
+        let state = self.lock();
+        state.changes == state.saved
     }
 
     /// Writes the claims durably. Blocks on the disk.
     pub fn save(&self) {
         let _writing = self.writing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let entries: serde_json::Map<String, Value> = {
+        let (entries, changes): (serde_json::Map<String, Value>, u64) = {
             let state = self.lock();
-            state.known.iter().map(|(mailbox, remembered)| (mailbox.clone(), remembered.to_json())).collect()
+            let entries = state.known.iter().map(|(mailbox, remembered)| (mailbox.clone(), remembered.to_json()));
+            (entries.collect(), state.changes)
         };
-        if let Err(error) = replace_file(&self.file, Value::from(entries).to_string().as_bytes()) {
-            tracing::error!(file = %self.file.display(), %error, "can't write the claims of hosts");
+        match replace_file(&self.file, Value::from(entries).to_string().as_bytes()) {
+            Ok(()) => self.lock().saved = changes,
+            Err(error) => tracing::error!(file = %self.file.display(), %error, "can't write the claims of hosts"),
         }
     }
 

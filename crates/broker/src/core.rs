@@ -10,7 +10,7 @@ use crate::error::{BrokerError, BrokerResult};
 use crate::store_threads;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
-use std::thread::JoinHandle;
+use std::thread;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use toolbus_engine::{
@@ -43,7 +43,7 @@ pub struct BrokerCore {
     identity: String,
     hosts: Arc<dyn HostDirectory>,
     claims: Claims,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<thread::JoinHandle<()>>,
 }
 
 pub(crate) struct Shared {
@@ -141,22 +141,25 @@ impl BrokerCore {
         &self.identity
     }
 
-    /// A host names the journal behind its mailbox. Another journal than before fences the mailbox. Call it before the
-    /// subscription.
-    pub(crate) fn claim(&self, mailbox: &str, claim: JournalClaim) {
+    /// A host names the journal behind its mailbox. Another journal than before fences the mailbox. Returns the write of the
+    /// claim, which has to be awaited before the subscription: a claim that a crash of the broker loses would hide that calls
+    /// were pushed to this journal.
+    pub(crate) fn claim(&self, mailbox: &str, claim: JournalClaim) -> Option<tokio::task::JoinHandle<()>> {
         let recorded = self.claims.record(mailbox, claim, || self.shared.lock().engine.fence(mailbox));
-        if recorded == Recorded::Unchanged {
-            return;
-        }
         if recorded == Recorded::Fenced {
             tracing::warn!(
                 host = mailbox,
                 "the host has another call journal than before: calls that may have been started are answered as unknown"
             );
         }
-        // Until it is written, a crash of the broker leaves the earlier claim, which fences once more.
         let claims = self.claims.clone();
-        tokio::task::spawn_blocking(move || claims.save());
+        (!claims.are_saved()).then(|| tokio::task::spawn_blocking(move || claims.save()))
+    }
+
+    /// Subscribes a host, unless another one has claimed the mailbox since: calls that were pushed to that one would be taken
+    /// for new ones.
+    pub(crate) fn subscribe_with(&self, conn: ConnId, mailbox: &str, claim: &JournalClaim) -> bool {
+        self.claims.if_current(mailbox, claim, || self.submit(conn, &mut vec![Command::Subscribe]))
     }
 
     /// The directory of announced hosts.

@@ -6,14 +6,17 @@ use crate::name_owners::{HeldBack, explain_all};
 use crate::names::BrokerNames;
 use crate::outbox::ConnectionOutbox;
 use crate::server::ServerShared;
+use futures_util::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
-use toolbus_engine::{Command, ConnId};
+use toolbus_engine::{Command, ConnId, Mailboxes};
 use toolbus_identity::Identity;
 use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, ErrorCode, Hosts, JournalClaim};
 
+/// How often a host renews its claim because another one of the same name did.
+const MAX_CLAIMS_IN_A_ROW: usize = 100;
 /// Maximum number of announcements of one connection that are not durable yet.
 const MAX_PENDING_ANNOUNCEMENTS: usize = 4;
 /// Names held back by one announcement that get a line in the audit log.
@@ -62,18 +65,32 @@ impl HostRegistration {
     /// Ignored from a peer that may not be a host.
     pub fn claim(&mut self, claim: JournalClaim) {
         if self.may_announce {
-            self.core.claim(&self.agent.session_id, claim.clone());
+            drop(self.core.claim(&self.agent.session_id, claim.clone()));
             self.claimed = Some(claim);
         }
     }
 
-    /// Renews the peer's claim before it subscribes: another host of the same name may have claimed the mailbox and received
-    /// calls since this one did.
-    pub fn subscribe(&self) -> Command {
-        if let Some(claim) = &self.claimed {
-            self.core.claim(&self.agent.session_id, claim.clone());
+    /// Subscribes the peer when its claim is durable. The claim is renewed: another host of the same name may have claimed the
+    /// mailbox and received calls since this one did.
+    pub fn subscribe(&self) {
+        let (core, conn, mailbox) = (Arc::clone(&self.core), self.conn, self.agent.session_id.clone());
+        let Some(claim) = self.claimed.clone() else { return core.submit(conn, &mut vec![Command::Subscribe]) };
+        let subscribing = async move {
+            for _ in 0..MAX_CLAIMS_IN_A_ROW {
+                if let Some(writing) = core.claim(&mailbox, claim.clone()) {
+                    writing.await.ok();
+                }
+                if core.subscribe_with(conn, &mailbox, &claim) {
+                    return;
+                }
+            }
+            tracing::warn!(host = &*mailbox, "other hosts of the same name claim the mailbox again and again");
+        };
+        let mut subscribing = Box::pin(subscribing);
+        // At once if nothing has to be written.
+        if subscribing.as_mut().now_or_never().is_none() {
+            tokio::spawn(subscribing);
         }
-        Command::Subscribe
     }
 
     /// Returns true if the peer acts as a host from now on.

@@ -137,7 +137,11 @@ impl Connection {
             }
             (ClientFrame::Hosts(ask), Some(registration)) => registration.list_hosts(ask),
             (ClientFrame::Claim(claim), Some(registration)) => registration.claim(claim),
-            (ClientFrame::Subscribe, Some(registration)) => self.commands.push(registration.subscribe()),
+            (ClientFrame::Subscribe, Some(registration)) => {
+                // Acknowledgements before it come first.
+                self.server.core.submit(self.conn, &mut self.commands);
+                registration.subscribe();
+            }
             (frame, _) => self.commands.extend(wire::command(frame)),
         }
         Ok(())

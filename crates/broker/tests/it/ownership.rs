@@ -190,3 +190,20 @@ async fn a_call_pushed_between_claim_and_subscription_is_announced_as_unsure() {
     assert_eq!(first.next_of("unsure").await["id"], "call");
     first.expect_message("call").await;
 }
+
+/// A claim that a crash of the broker loses would hide that calls were pushed to that journal.
+#[tokio::test]
+async fn a_claim_is_durable_before_a_call_is_pushed() {
+    let bus = Bus::start().await;
+    let mut sender = bus.peer("sender").await;
+    for number in 0..10 {
+        let host = format!("host-{number}");
+        sender.deliver(&host, &format!("call-{number}"), json!(1)).await;
+        let mut peer = bus.peer_v2(&host).await;
+        peer.send(claim(&format!("journal-{number}"))).await;
+        peer.send(json!({"kind": "subscribe"})).await;
+        peer.expect_message(&format!("call-{number}")).await;
+        let written = std::fs::read_to_string(bus.folder().join("claims.json")).expect("the claims are written");
+        assert!(written.contains(&format!("journal-{number}")), "{written}");
+    }
+}
