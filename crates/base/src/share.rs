@@ -27,6 +27,11 @@ impl Share {
         Self::percent(text.strip_suffix('%')?.trim().parse().ok()?)
     }
 
+    /// This percentage of a rate.
+    pub fn of(self, whole: u64) -> u64 {
+        whole / 100 * u64::from(self.0) + whole % 100 * u64::from(self.0) / 100
+    }
+
     /// Whether an agent that uses `own` units of a resource may take one more while `free` units are left.
     pub fn admits(self, own: u64, free: u64) -> bool {
         let (own, free, percentage) = (u128::from(own), u128::from(free), u128::from(self.0));
@@ -101,6 +106,7 @@ mod tests {
 
     #[test]
     fn large_numbers_do_not_overflow() {
+        assert_eq!((Share(100).of(u64::MAX), Share(25).of(1_010)), (u64::MAX, 252));
         assert!(Share(99).admits(1, u64::MAX) && !Share(1).admits(u64::MAX, u64::MAX));
     }
 

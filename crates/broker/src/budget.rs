@@ -4,7 +4,8 @@ use toolbus_protocol::ClientFrame;
 
 /// Cost units that one poll may read before the task yields; see [`charge`].
 pub const POLL_BUDGET: usize = 8192;
-const DELIVERS_PER_POLL: usize = 16;
+/// Cost of a message to a mailbox. Few per poll, so that recipients process the first ones while the next ones are read.
+pub const REQUEST_COST: usize = POLL_BUDGET / 16;
 /// Base cost of a WebSocket message.
 pub const MESSAGE_COST: usize = 64;
 /// Bytes of a WebSocket message that cost one unit.
@@ -20,8 +21,7 @@ pub fn charge(budget: &mut usize, cost: usize) {
 /// cost more.
 pub fn frame_cost(frame: &ClientFrame) -> usize {
     match frame {
-        // Few per poll, so that recipients process the first messages while the next ones are read.
-        ClientFrame::Deliver(_) => POLL_BUDGET / DELIVERS_PER_POLL,
+        ClientFrame::Deliver(_) => REQUEST_COST,
         ClientFrame::AckTags { .. } | ClientFrame::Event(_) => 1,
         ClientFrame::Status { .. } | ClientFrame::Inspect(_) | ClientFrame::Hosts(_) => POLL_BUDGET,
         ClientFrame::Subscribe | ClientFrame::ListConnected { .. } | ClientFrame::Follow(_) => POLL_BUDGET / 8,

@@ -26,6 +26,8 @@ use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer};
 use toolbus_identity::{EndReason, Identity};
 use toolbus_protocol::{BrokerFrame, ErrorCode, Framing};
 
+/// A connection that makes too much work is read from again after this time, so that its peer's end is noticed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum time to send the last receipts when the broker shuts down.
 const LAST_FRAMES_LIMIT: Duration = Duration::from_secs(1);
 
@@ -59,6 +61,7 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
         outgoing: Vec::new(),
         broker_frames: Vec::new(),
         bad_frames: 0,
+        refused: 0,
         silent_ticks: 0,
         blocked_since: None,
         written_when_blocked: 0,
@@ -114,6 +117,8 @@ struct Connection {
     outgoing: Vec<Outgoing>,
     broker_frames: Vec<BrokerFrame>,
     bad_frames: u32,
+    /// Refusals that were sent since the work of the agent was counted.
+    refused: usize,
     /// Half heartbeats since the last message of the peer.
     silent_ticks: u32,
     /// Since when the socket accepts no bytes.
@@ -138,6 +143,8 @@ impl Connection {
             return Poll::Ready(End::Error(reason.into()));
         }
         let mut budget = POLL_BUDGET;
+        // The budget when the work was last counted.
+        let mut counted = budget;
         loop {
             self.outbox.begin_poll(cx.waker());
             if let Err(end) = self.write(cx) {
@@ -159,6 +166,8 @@ impl Connection {
                 cx.waker().wake_by_ref();
             }
             if budget == before || budget == 0 {
+                self.slow_down(counted - budget);
+                counted = budget;
                 if let Err(end) = self.write(cx).and_then(|()| self.heartbeat(cx)) {
                     return Poll::Ready(end);
                 }
@@ -168,6 +177,14 @@ impl Connection {
                     return Poll::Pending;
                 }
             }
+        }
+    }
+
+    /// Stops reading for a while if the agent makes more work than its share.
+    fn slow_down(&mut self, units: usize) {
+        let pause = self.input.work(units, std::mem::take(&mut self.refused));
+        if !pause.is_zero() && self.pause.is_none() {
+            self.pause = Some(Box::pin(tokio::time::sleep(pause.min(LONGEST_PAUSE))));
         }
     }
 
@@ -182,6 +199,8 @@ impl Connection {
                         !matches!(out, Outgoing::Refused { refusal: toolbus_engine::Refusal::Displaced { .. }, .. })
                     });
                 }
+                let is_refused = |out: &&Outgoing| matches!(out, Outgoing::Refused { .. });
+                self.refused += self.outgoing.iter().filter(is_refused).count();
                 let socket = &mut self.socket;
                 let mut closed = false;
                 let mut send = |message| closed |= socket.start_send_unpin(message).is_err();

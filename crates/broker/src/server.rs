@@ -10,7 +10,7 @@ use crate::names::{BrokerNames, SendRules};
 use crate::prefixed::Prefixed;
 use crate::presented::PresentedCredentials;
 use crate::refusal_log::RefusalLog;
-use crate::shares::Shares;
+use crate::shares::{ShareLimits, Shares};
 use crate::tls::{Tls, TlsSettings};
 use bytes::Bytes;
 use std::collections::HashSet;
@@ -37,6 +37,8 @@ const PIPE_BYTES: usize = 256 << 10;
 pub struct ServerOptions {
     /// Maximum number of connections.
     pub max_connections: usize,
+    /// Maximum number of requests per second, of which each agent has a share. One that exceeds it is read from more slowly.
+    pub max_requests: u64,
     /// Maximum size of input that has not arrived completely: frames of the bus and bodies of HTTP requests.
     pub max_input_bytes: u64,
     /// Maximum number of connections that are not authenticated yet.
@@ -65,6 +67,7 @@ impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             max_connections: 4096,
+            max_requests: 100_000,
             max_input_bytes: 256 << 20,
             max_unknown_peers: 512,
             max_frame_bytes: 16 << 20,
@@ -127,7 +130,14 @@ impl BrokerServer {
     ) -> Arc<Self> {
         let names = Arc::new(BrokerNames::new(Arc::clone(&authenticator), core.hosts()));
         core.set_names(Arc::clone(&names) as Arc<dyn Names>);
-        let shares = Shares::new(options.max_connections, options.max_input_bytes, Arc::clone(&names));
+        let shares = Shares::new(
+            ShareLimits {
+                connections: options.max_connections as u64,
+                input_bytes: options.max_input_bytes,
+                requests: options.max_requests,
+            },
+            Arc::clone(&names) as Arc<dyn Names>,
+        );
         let shared = Arc::new(ServerShared {
             core,
             authenticator,

@@ -1,27 +1,52 @@
-//! What each agent uses of the broker's connections and of the memory for input that has not arrived completely. Other
-//! agents are not affected by an agent that uses up its share.
+//! What each agent uses of the broker: connections, memory for input that has not arrived completely, and work per second.
+//! Other agents are not affected by an agent that uses up its share.
 
-use crate::names::BrokerNames;
+use crate::budget::REQUEST_COST;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::time::Instant;
 use toolbus_engine::Names;
 use toolbus_identity::{Identity, Rights};
 
 /// Input of a connection up to this size is not counted: it is about what an idle connection takes.
 const FREE_INPUT: u64 = 64 << 10;
 
-/// The connections and the input of all agents.
+/// Cost of a request that is refused, in requests. An agent without rights can only make the others wait for refusals, and
+/// one that is often refused is faulty or hostile.
+const REFUSAL: u64 = 100;
+/// How much work an agent may do at once after it was idle.
+const BURST: Duration = Duration::from_secs(1);
+/// Agents whose recent work is remembered before the idle ones are forgotten.
+const MAX_IDLE: usize = 1024;
+
+/// The connections, the input and the recent work of all agents.
 pub struct Shares {
-    max_connections: u64,
-    max_input_bytes: u64,
-    names: Arc<BrokerNames>,
+    limits: ShareLimits,
+    names: Arc<dyn Names>,
     usage: Mutex<Usage>,
+}
+
+/// The whole of which agents have shares.
+#[derive(Debug, Clone, Copy)]
+pub struct ShareLimits {
+    pub connections: u64,
+    pub input_bytes: u64,
+    /// Requests per second.
+    pub requests: u64,
 }
 
 #[derive(Default)]
 struct Usage {
     all: Amounts,
     agents: HashMap<String, Amounts>,
+    work: HashMap<String, Work>,
+}
+
+/// The recent work for an agent, in units of [`crate::budget`].
+struct Work {
+    units: f64,
+    at: Instant,
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +65,21 @@ pub struct AgentConnection {
 }
 
 impl Shares {
-    pub fn new(max_connections: usize, max_input_bytes: u64, names: Arc<BrokerNames>) -> Arc<Self> {
-        Arc::new(Self { max_connections: max_connections as u64, max_input_bytes, names, usage: Mutex::default() })
+    pub fn new(limits: ShareLimits, names: Arc<dyn Names>) -> Arc<Self> {
+        Arc::new(Self { limits, names, usage: Mutex::default() })
+    }
+
+    /// Counts work for an agent. Returns how long nothing more should be read from it.
+    fn work(&self, agent: &str, role: Option<&str>, units: u64) -> Duration {
+        let rate = self.names.share(role).of(self.limits.requests).max(1) as f64 * REQUEST_COST as f64;
+        let (mut usage, now) = (self.lock(), Instant::now());
+        if usage.work.len() > MAX_IDLE {
+            usage.work.retain(|_, work| now.duration_since(work.at) < BURST);
+        }
+        let work = usage.work.entry(agent.to_owned()).or_insert(Work { units: 0.0, at: now });
+        let done = now.duration_since(work.at).as_secs_f64() * rate;
+        *work = Work { units: (work.units - done).max(0.0) + units as f64, at: now };
+        Duration::try_from_secs_f64(work.units / rate).unwrap_or(BURST).saturating_sub(BURST)
     }
 
     /// Counts a connection. Returns `None` if the broker has too many, or the agent has used up its share.
@@ -50,7 +88,7 @@ impl Shares {
         let (agent, rights) = (identity.principal().to_owned(), identity.rights);
         let mut usage = self.lock();
         let (all, own) = (usage.all.connections, usage.of(&agent).connections);
-        if !self.admits(role.as_deref(), rights, own, all, self.max_connections) {
+        if !self.admits(role.as_deref(), rights, own, all, self.limits.connections) {
             return None;
         }
         usage.change(&agent, |amounts| amounts.connections += 1);
@@ -89,6 +127,15 @@ impl AgentConnection {
         self.agent == identity.principal() && self.role.as_deref() == identity.agent.role.as_deref()
     }
 
+    /// Counts work for the connection, and requests that were refused. Returns how long to pause it.
+    pub fn work(&self, units: usize, refused: usize) -> Duration {
+        if !self.rights.has_share() || (units == 0 && refused == 0) {
+            return Duration::ZERO;
+        }
+        let units = units as u64 + refused as u64 * REFUSAL * REQUEST_COST as u64;
+        self.shares.work(&self.agent, self.role.as_deref(), units)
+    }
+
     /// Sets how many bytes of input are held for this connection. Returns false if the agent has used up its share; the
     /// caller has to drop the input then.
     #[must_use]
@@ -99,7 +146,7 @@ impl AgentConnection {
         }
         let mut usage = self.shares.lock();
         let (all, own) = (usage.all.input, usage.of(&self.agent).input);
-        let whole = self.shares.max_input_bytes;
+        let whole = self.shares.limits.input_bytes;
         if now > before && !self.shares.admits(self.role.as_deref(), self.rights, own, all, whole) {
             return false;
         }
@@ -116,5 +163,75 @@ impl Drop for AgentConnection {
             amounts.connections -= 1;
             amounts.input -= input;
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use toolbus_engine::{Sender, Share};
+    use toolbus_protocol::AgentRef;
+
+    struct Roles;
+
+    impl Names for Roles {
+        fn is_host(&self, _mailbox: &str) -> bool {
+            false
+        }
+
+        fn may_message(&self, _from: &Sender, _to: &str) -> bool {
+            false
+        }
+
+        fn share(&self, role: Option<&str>) -> Share {
+            if role == Some("small") { Share::LEAST } else { Share::DEFAULT }
+        }
+    }
+
+    fn connect(shares: &Arc<Shares>, name: &str, role: &str, rights: Rights) -> AgentConnection {
+        shares.connect(&Identity::local(AgentRef::new(name).with_role(role), rights)).expect("a connection")
+    }
+
+    fn shares() -> Arc<Shares> {
+        Shares::new(ShareLimits { connections: 100, input_bytes: 1 << 20, requests: 4_000 }, Arc::new(Roles))
+    }
+
+    fn requests(connection: &AgentConnection, count: usize) -> Duration {
+        connection.work(count * REQUEST_COST, 0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_makes_more_work_than_its_share_is_paused() {
+        let shares = shares();
+        let one = connect(&shares, "one#a", "worker", Rights::WORKER);
+        assert_eq!(requests(&one, 1_000), Duration::ZERO, "a burst");
+        assert_eq!(requests(&one, 500), Duration::from_millis(500));
+        let same = connect(&shares, "one#b", "worker", Rights::WORKER);
+        assert_eq!(requests(&same, 1), Duration::from_millis(501), "all connections of the agent count together");
+        assert_eq!(requests(&connect(&shares, "two", "worker", Rights::WORKER), 1_000), Duration::ZERO);
+        assert_eq!(requests(&connect(&shares, "host", "", Rights::HOST), 100_000), Duration::ZERO);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(requests(&one, 500), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_costs_as_much_as_many_requests() {
+        let shares = shares();
+        let one = connect(&shares, "one", "worker", Rights::WORKER);
+        assert_eq!(one.work(0, 10), Duration::ZERO);
+        assert_eq!(one.work(0, 1), Duration::from_millis(100));
+        let small = connect(&shares, "small", "small", Rights::WORKER);
+        assert_eq!(small.work(0, 1), Duration::from_millis(1_500), "a smaller share");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_agents_are_forgotten() {
+        let shares = shares();
+        for number in 0..2 * MAX_IDLE {
+            requests(&connect(&shares, &number.to_string(), "worker", Rights::WORKER), 1);
+            tokio::time::advance(Duration::from_millis(2)).await;
+        }
+        assert!(shares.lock().work.len() <= MAX_IDLE + 1);
+        assert!(shares.lock().agents.is_empty());
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::prefixed::Prefixed;
 use crate::shares::AgentConnection;
+use std::time::Duration;
 
 pub struct Input {
     counted: AgentConnection,
@@ -12,6 +13,11 @@ pub struct Input {
 impl Input {
     pub fn new(counted: AgentConnection, socket: &Prefixed) -> Self {
         Self { counted, complete: socket.received() }
+    }
+
+    /// Counts the work of a poll and the requests refused in it. Returns how long to pause the connection.
+    pub fn work(&self, units: usize, refused: usize) -> Duration {
+        self.counted.work(units, refused)
     }
 
     /// A message is complete. Behind it, bytes of the next one may have been read.

@@ -9,7 +9,7 @@ use crate::support::{Bus, Credentials, Framing, HOST, OPERATOR, Peer, Seen, Setu
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use toolbus_broker::{CoreOptions, Rights, SendRules};
+use toolbus_broker::{CoreOptions, Rights, SendRules, ServerOptions};
 use toolbus_engine::EngineOptions;
 use toolbus_identity::principal_of;
 use toolbus_protocol::{AgentRef, Body, ClientFrame, Deliver, InboxMessage};
@@ -86,7 +86,9 @@ async fn fixture() -> Fixture {
         host_window_messages: 1 << 20,
         ..EngineOptions::default()
     };
-    let setup = Setup { core: CoreOptions { engine: wide, ..CoreOptions::default() }, ..Setup::default() };
+    // An agent that is refused so often would be slowed down.
+    let server = ServerOptions { max_requests: 1 << 40, ..ServerOptions::default() };
+    let setup = Setup { core: CoreOptions { engine: wide, ..CoreOptions::default() }, server };
     let bus = Bus::with_credentials(setup, &credentials).await;
     bus.server().set_send_rules(Arc::new(Rules));
     let mut subscribers = BTreeMap::new();
