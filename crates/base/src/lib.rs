@@ -5,6 +5,7 @@ mod files;
 mod hex;
 mod names;
 mod nearest;
+mod private;
 mod rights;
 mod time;
 
@@ -13,5 +14,9 @@ pub use files::{replace_file, replace_file_with_mode, sync_folder};
 pub use hex::{from_hex, hex};
 pub use names::{DEAD_LETTER_SUFFIX, principal_of};
 pub use nearest::{MIN_SIMILARITY, nearest, or_list, similarity};
+pub use private::{
+    UnsafePath, UnsafeReason, is_own, open_private, open_unlinked, private_folder, private_root, read_private,
+    read_private_text,
+};
 pub use rights::Rights;
 pub use time::now_ms;
