@@ -16,7 +16,7 @@ pub use names::{DEAD_LETTER_SUFFIX, principal_of};
 pub use nearest::{MIN_SIMILARITY, nearest, or_list, similarity};
 pub use private::{
     UnsafePath, UnsafeReason, is_own, open_private, open_unlinked, private_folder, private_root, read_private,
-    read_private_text,
+    read_private_text, refuse_link,
 };
 pub use rights::Rights;
 pub use time::now_ms;

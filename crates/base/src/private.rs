@@ -7,6 +7,7 @@ use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
@@ -47,7 +48,8 @@ impl UnsafePath {
         let mut next = Some(error);
         while let Some(error) = next {
             // `io::Error::source` skips the error that it wraps.
-            let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            let shared = || error.downcast_ref::<Arc<io::Error>>().map(|error| &**error);
+            let wrapped = error.downcast_ref::<io::Error>().or_else(shared).and_then(io::Error::get_ref);
             let found = wrapped.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref());
             if found.is_some() {
                 return found;
@@ -99,6 +101,14 @@ pub fn private_root(path: &Path) -> io::Result<PathBuf> {
             path.canonicalize()
         }
         _ => Ok(path.to_owned()),
+    }
+}
+
+/// Refuses a symbolic link. A missing path is none.
+pub fn refuse_link(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => Err(UnsafePath::error(path, UnsafeReason::Link)),
+        _ => Ok(()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use toolbus_base::or_list;
+use toolbus_base::{UnsafePath, or_list};
 use toolbus_broker::TokenError;
 use toolbus_client::BrokerError;
 use toolbus_journal::{JournalError, OpenError};
@@ -43,6 +43,8 @@ pub enum Failure {
     Runtime(io::Error),
     #[error("no data folder: none of --data, TOOLBUS_DATA, XDG_DATA_HOME and HOME is set")]
     NoDataFolder,
+    #[error("can't use the folder {}: {source}", folder.display())]
+    Folder { folder: PathBuf, source: io::Error },
     #[error("{0}")]
     Config(#[from] ConfigFailure),
     #[error("no servers to host")]
@@ -153,6 +155,9 @@ impl Failure {
     }
 
     fn code(&self) -> Option<ErrorCode> {
+        if UnsafePath::in_chain(self).is_some() {
+            return Some(ErrorCode::UnsafeFolder);
+        }
         match self {
             Self::Client(error) | Self::Host(toolbus_host::HostError::Bus(error)) => error.code(),
             Self::Broker(error) => error.code(),
@@ -177,6 +182,7 @@ impl Failure {
 
     fn hint(&self) -> Option<String> {
         match self {
+            _ if self.code() == Some(ErrorCode::UnsafeFolder) => Some(ErrorCode::UnsafeFolder.hint().to_owned()),
             Self::Config(failure) => Some(failure.hint()),
             Self::Registry(error) => error.hint(),
             Self::UnknownTool { nearest, .. } if !nearest.is_empty() => {
@@ -229,6 +235,9 @@ impl Failure {
             Self::NoToolsForRole { .. } => Some(ROLE_HINT),
             Self::UnknownHost { .. } => Some("no host has announced any tools; start one with `toolbus up`"),
             Self::NoBroker { .. } => Some("start one with `toolbus up`, or give another address with --broker"),
+            Self::Folder { .. } => {
+                Some("the user of the service has to own the folder; choose another with --data or --state")
+            }
             Self::OutFolder { .. } => Some("choose another folder for files with --out"),
             Self::BrokerAway { .. } => {
                 Some("start the broker again; check whether the tool had its effect before you repeat the call")

@@ -2,10 +2,32 @@
 
 use crate::failure::Failure;
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use toolbus_base::{private_folder, private_root};
+
+/// The data folder of an option or of toolbus.toml, or the default one. It may be a link to the folder; links in it are
+/// refused.
+pub fn data_root(configured: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    root(&configured.map_or_else(data_folder, Ok)?)
+}
+
+/// Resolves the path of a data or state folder.
+pub fn root(folder: &Path) -> Result<PathBuf, Failure> {
+    private_root(folder).map_err(|source| Failure::Folder { folder: folder.to_owned(), source })
+}
+
+/// Creates a folder in a data folder, or checks that it is safe to use.
+pub fn private(folder: &Path) -> Result<(), Failure> {
+    private_folder(folder).map_err(|source| Failure::Folder { folder: folder.to_owned(), source })
+}
+
+/// For commands that only read: the folder of any owner, which may be a copy, but not through a link.
+pub fn refuse_link(folder: &Path) -> Result<(), Failure> {
+    toolbus_base::refuse_link(folder).map_err(|source| Failure::Folder { folder: folder.to_owned(), source })
+}
 
 /// `TOOLBUS_DATA`, or `toolbus` in the user's data folder.
-pub fn data_folder() -> Result<PathBuf, Failure> {
+fn data_folder() -> Result<PathBuf, Failure> {
     set("TOOLBUS_DATA").or_else(users_data_folder).ok_or(Failure::NoDataFolder)
 }
 

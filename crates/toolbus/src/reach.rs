@@ -10,7 +10,8 @@ use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toolbus_broker::{OWN_NAME, TokenError, read_token};
+use toolbus_base::UnsafePath;
+use toolbus_broker::{OWN_NAME, TokenError, read_private_token, read_token};
 use toolbus_client::{BrokerClient, ClientOptions, TlsOptions, TokenScope};
 use toolbus_identity::read_broker_key;
 use toolbus_protocol::AgentRef;
@@ -150,11 +151,7 @@ impl BusArgs {
         if self.client_cert.is_some() {
             return Ok(Credential { token: String::new(), scope: TokenScope::EncryptedOrLoopback });
         }
-        let folder = match local.data {
-            Some(folder) => folder,
-            None => folders::data_folder()?,
-        };
-        found_credential(local_agent, &folder)
+        found_credential(local_agent, &folders::data_root(local.data)?)
     }
 
     /// From a file or the environment, never from the command line, which every user of the machine can read.
@@ -171,8 +168,8 @@ impl BusArgs {
 /// of another author, and another program may listen there.
 fn found_credential(local_agent: LocalAgent, folder: &Path) -> Result<Credential, Failure> {
     for file in local_agent.token_files() {
-        let token = match read_token(&folder.join(file)) {
-            Err(TokenError::Read { .. }) => continue,
+        let token = match read_private_token(&folder.join(file)) {
+            Err(TokenError::Read { source, .. }) if UnsafePath::in_chain(&source).is_none() => continue,
             token => token?,
         };
         let key = read_broker_key(folder)?.ok_or_else(|| Failure::NoBrokerKey { folder: folder.to_owned() })?;

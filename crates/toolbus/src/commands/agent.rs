@@ -117,10 +117,11 @@ pub fn run(args: AgentArgs) -> Result<(), Failure> {
 
 impl FolderArgs {
     fn data(&self) -> Result<PathBuf, Failure> {
-        match &self.data {
-            Some(folder) => Ok(folder.clone()),
-            None => local_broker()?.data.map_or_else(folders::data_folder, Ok),
-        }
+        let configured = match &self.data {
+            Some(folder) => Some(folder.clone()),
+            None => local_broker()?.data,
+        };
+        folders::data_root(configured)
     }
 }
 

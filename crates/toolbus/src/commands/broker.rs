@@ -173,10 +173,7 @@ impl BrokerArgs {
             return Err(Failure::PlainText { address: listen });
         }
         let is_secure = tls.is_some();
-        let data = match self.data {
-            Some(folder) => folder,
-            None => folders::data_folder()?,
-        };
+        let data = folders::data_root(self.data)?;
         let core =
             BrokerCore::open(&data, CoreOptions { reserve_bytes: self.reserve << 20, ..CoreOptions::default() })?;
         let (authenticator, token_file): (Arc<dyn Authenticator>, _) = match self.shared_token_file {

@@ -12,6 +12,7 @@ mod configuration;
 mod credentials;
 mod deny_by_default;
 mod fidelity;
+mod files_are_private_and_links_are_refused;
 mod hostile_servers;
 mod hosts;
 mod in_process;
