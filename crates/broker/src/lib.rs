@@ -57,3 +57,4 @@ pub use token::{TokenError, read_private_token, read_token};
 pub use toolbus_identity::{
     AuthRefusal, Authenticator, Credential, EndReason, Identity, OWN_NAME, Rights, SharedToken, Standing,
 };
+pub use web_origin::is_local_request;

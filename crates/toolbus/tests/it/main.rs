@@ -17,6 +17,7 @@ mod hostile_servers;
 mod hosts;
 mod in_process;
 mod kill;
+mod loopback_role_is_for_this_machine;
 mod mcp_client;
 mod mcp_process;
 mod one_effect;
