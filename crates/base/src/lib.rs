@@ -7,6 +7,7 @@ mod names;
 mod nearest;
 mod private;
 mod rights;
+mod text;
 mod time;
 
 pub use backoff::Backoff;
@@ -19,4 +20,5 @@ pub use private::{
     read_private_text, refuse_link,
 };
 pub use rights::Rights;
+pub use text::{escaped, terminal_line, terminal_text};
 pub use time::now_ms;

@@ -2,6 +2,7 @@
 
 use crate::arguments::ArgumentsError;
 use crate::config::ConfigFailure;
+use crate::output::print_error;
 use crate::show::ShowError;
 use std::io;
 use std::net::SocketAddr;
@@ -324,7 +325,7 @@ pub fn report(failure: &Failure) -> ExitCode {
     {
         return ExitCode::FAILURE;
     }
-    eprint!("{}", text_of(failure));
+    print_error(text_of(failure).trim_end());
     ExitCode::FAILURE
 }
 

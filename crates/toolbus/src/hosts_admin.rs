@@ -1,12 +1,13 @@
 //! Admin queries to one host or to all connected hosts. A host that fails to answer does not hide the others.
 
 use crate::failure::Failure;
+use crate::output::print_error;
 use futures_util::future::join_all;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use toolbus_base::escaped;
 use toolbus_client::{HostEntry, MultiplexedClient};
-use toolbus_host::pins::diff::escaped;
 use toolbus_mcp::{AdminRequest, HostReply, HostRequest, Outcome, Raw};
 use toolbus_protocol::{Body, InboxKind, InboxMessage};
 
@@ -30,7 +31,7 @@ pub async fn hosts(client: &MultiplexedClient, only: Option<&str>) -> Result<Vec
 /// Prints a note for each host that is away.
 pub fn note_hosts_away(hosts: &[HostEntry], consequence: &str) {
     for host in hosts.iter().filter(|host| !host.online) {
-        eprintln!("note: host {} is away; {consequence}", escaped(&host.id));
+        print_error(format_args!("note: host {} is away; {consequence}", escaped(&host.id)));
     }
 }
 
@@ -48,7 +49,7 @@ pub async fn ask_all<T: DeserializeOwned>(
         match answer {
             Ok(answer) => answers.push((host.id.to_string(), answer)),
             Err(failure) => {
-                eprintln!("warning: host {} is not included: {failure}", escaped(&host.id));
+                print_error(format_args!("warning: host {} is not included: {failure}", escaped(&host.id)));
                 failed = failed.or(Some(failure));
             }
         }

@@ -4,6 +4,7 @@ use crate::commands::broker::DEFAULT_PORT;
 use crate::config::{LocalBroker, local_broker};
 use crate::failure::Failure;
 use crate::folders;
+use crate::output::print_error;
 use crate::roles::claimed_role_without_rules;
 use clap::Args;
 use std::env;
@@ -122,7 +123,7 @@ impl BusArgs {
             let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
             let role = agent.role.as_deref();
             let warning = role.and_then(|role| claimed_role_without_rules("--role", role, &roles));
-            warning.into_iter().for_each(|warning| eprintln!("{warning}"));
+            warning.into_iter().for_each(|warning| print_error(warning));
         }
         let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
         let Credential { token, scope: token_scope } = match self.credential(local_agent, local) {

@@ -1,18 +1,18 @@
 //! `toolbus approvals`: lists the calls that wait for approval at all hosts, and approves or denies them. The hosts
 //! check whether the caller may decide.
 
-use super::print_line;
 use crate::failure::Failure;
 use crate::hosts_admin::ask_raw;
+use crate::output::{print_error, print_line};
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
+use toolbus_base::escaped;
 use toolbus_base::now_ms;
 use toolbus_client::MultiplexedClient;
-use toolbus_host::pins::diff::escaped;
 use toolbus_mcp::{ApprovalDecision, HostRequest, Members, Raw};
 
 #[derive(Args)]
@@ -173,7 +173,7 @@ async fn waiting(client: &MultiplexedClient) -> Result<Vec<Pending>, Failure> {
                 all.extend(of_host);
             }
             Err(failure) => {
-                eprintln!("warning: host {} is not included: {failure}", escaped(&host.id));
+                print_error(format_args!("warning: host {} is not included: {failure}", escaped(&host.id)));
                 failed = failed.or(Some(failure));
             }
         }

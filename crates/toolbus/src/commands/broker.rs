@@ -1,12 +1,12 @@
 //! `toolbus broker`: serves the mailboxes over WebSocket, and the MCP endpoint, until SIGTERM or Ctrl-C.
 
-use super::print_startup;
 use crate::config::LocalBroker;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::folders;
 use crate::host_state::open_audit;
 use crate::hosting::Identities;
+use crate::output::print_startup;
 use crate::reach::dial_address;
 use crate::reload;
 use crate::send_rules::PolicySendRules;

@@ -9,7 +9,8 @@ use crate::arguments;
 use crate::availability::{Availability, NOTICE_QUEUE};
 use crate::catalog::{Catalog, KnownTool};
 use crate::failure::Failure;
-use crate::progress::{Progress, one_line};
+use crate::output::print_error;
+use crate::progress::Progress;
 use crate::queue;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::stop::StopSignals;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use toolbus_base::terminal_line;
 use toolbus_client::{BrokerError, Call, CallItem, MultiplexedClient, SendOptions};
 use toolbus_mcp::{
     ClientHello, HostEvent, HostReply, HostRequest, MODERN_VERSION, Members, Outcome, Raw, Rpc, TaskWish, meta, raw,
@@ -110,7 +112,7 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     match ended? {
         Ended::Outcome(outcome) => report(&output, outcome),
         Ended::Cancelled => {
-            eprintln!("cancelled");
+            print_error("cancelled");
             Ok(ExitCode::from(CANCELLED))
         }
     }
@@ -290,7 +292,7 @@ fn show_event(body: &Body, progress: &mut Progress) {
         "notifications/message" => {
             let params = params.and_then(|params| serde_json::from_str::<Value>(params.get()).ok()).unwrap_or_default();
             let text = params["data"].as_str().map_or_else(|| params["data"].to_string(), str::to_owned);
-            progress.say(&format!("{}: {}", params["level"].as_str().unwrap_or("log"), one_line(&text)));
+            progress.say(&format!("{}: {}", params["level"].as_str().unwrap_or("log"), terminal_line(&text)));
         }
         _ => {}
     }

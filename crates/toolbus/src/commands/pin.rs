@@ -1,15 +1,16 @@
 //! `toolbus pin`: lists the approved tool definitions, shows the changes of tools that are held back, and approves
 //! them.
 
-use super::print_line;
 use crate::config;
 use crate::failure::Failure;
 use crate::host_state::{StateArgs, lock_file};
+use crate::output::print_line;
 use crate::table::table;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use toolbus_host::pins::diff::{self, Change, escaped};
+use toolbus_base::escaped;
+use toolbus_host::pins::diff::{self, Change};
 use toolbus_host::pins::{LOCK_FILE, LockFile, PINS_FILE, Pin, PinFile};
 
 /// Digits of a hash that are enough to recognise it.

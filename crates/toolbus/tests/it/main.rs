@@ -28,5 +28,6 @@ mod sealed_audit;
 mod snapshot_file;
 mod snapshots;
 mod support;
+mod tables_neutralise_control_characters;
 mod token_scope;
 mod up;
