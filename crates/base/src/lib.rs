@@ -16,7 +16,7 @@ pub use hex::{from_hex, hex};
 pub use names::{DEAD_LETTER_SUFFIX, principal_of};
 pub use nearest::{MIN_SIMILARITY, nearest, or_list, similarity};
 pub use private::{
-    UnsafePath, UnsafeReason, is_own, open_private, open_unlinked, private_folder, private_root, read_private,
+    UnsafePath, UnsafeReason, check_trusted, open_private, open_unlinked, private_folder, private_root, read_private,
     read_private_text, refuse_link,
 };
 pub use rights::Rights;

@@ -112,6 +112,15 @@ pub fn refuse_link(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Checks a file outside of private folders that is trusted nevertheless: it must be the user's or root's, as must a link
+/// to it, and not writable by all.
+pub fn check_trusted(path: &Path) -> io::Result<Metadata> {
+    check_owner(path, &fs::symlink_metadata(path)?)?;
+    let target = fs::metadata(path)?;
+    check_owner(path, &target)?;
+    if target.mode() & 0o002 != 0 { Err(UnsafePath::error(path, UnsafeReason::Shared)) } else { Ok(target) }
+}
+
 /// Opens a file of a private folder; one that is created gets mode 0600.
 pub fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = open_unlinked(path, options)?;
@@ -146,7 +155,7 @@ pub fn read_private_text(path: &Path) -> io::Result<String> {
 }
 
 /// Whether a file belongs to this process's user or to root.
-pub fn is_own(metadata: &Metadata) -> bool {
+fn is_own(metadata: &Metadata) -> bool {
     metadata.uid() == ROOT || metadata.uid() == rustix::process::geteuid().as_raw()
 }
 

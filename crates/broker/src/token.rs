@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use toolbus_base::read_private_text;
+use toolbus_base::{check_trusted, read_private_text};
 
 /// Why a token file can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -24,9 +24,10 @@ pub enum TokenError {
     },
 }
 
-/// Reads a token from a file and trims surrounding whitespace.
+/// Reads a token from a file and trims surrounding whitespace. The file must not be another user's, or writable by all:
+/// its author would choose the identity, and read what is sent to it.
 pub fn read_token(path: &Path) -> Result<String, TokenError> {
-    token_in(path, fs::read_to_string(path))
+    token_in(path, check_trusted(path).and_then(|_| fs::read_to_string(path)))
 }
 
 /// Reads a token from a file of a data folder, which must not be a link or another user's.

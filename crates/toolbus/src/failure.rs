@@ -157,7 +157,7 @@ impl Failure {
 
     fn code(&self) -> Option<ErrorCode> {
         if UnsafePath::in_chain(self).is_some() {
-            return Some(ErrorCode::UnsafeFolder);
+            return Some(ErrorCode::UnsafePath);
         }
         match self {
             Self::Client(error) | Self::Host(toolbus_host::HostError::Bus(error)) => error.code(),
@@ -183,7 +183,7 @@ impl Failure {
 
     fn hint(&self) -> Option<String> {
         match self {
-            _ if self.code() == Some(ErrorCode::UnsafeFolder) => Some(ErrorCode::UnsafeFolder.hint().to_owned()),
+            _ if self.code() == Some(ErrorCode::UnsafePath) => Some(ErrorCode::UnsafePath.hint().to_owned()),
             Self::Config(failure) => Some(failure.hint()),
             Self::Registry(error) => error.hint(),
             Self::UnknownTool { nearest, .. } if !nearest.is_empty() => {

@@ -33,8 +33,18 @@ fn data_folder() -> Result<PathBuf, Failure> {
 
 /// The user's data folder without `TOOLBUS_DATA`: the same for all programs of the user.
 pub fn users_data_folder() -> Option<PathBuf> {
-    let own = set("XDG_DATA_HOME").map(|folder| folder.join("toolbus"));
-    own.or_else(|| set("HOME").map(|home| home.join(".local/share/toolbus")))
+    let own = absolute("XDG_DATA_HOME").map(|folder| folder.join("toolbus"));
+    own.or_else(|| absolute("HOME").map(|home| home.join(".local/share/toolbus")))
+}
+
+/// The folder for a user's configuration.
+pub fn users_config_folder() -> Option<PathBuf> {
+    absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")))
+}
+
+/// A relative path would make a folder of the user out of any working folder.
+fn absolute(name: &str) -> Option<PathBuf> {
+    set(name).filter(|folder| folder.is_absolute())
 }
 
 fn set(name: &str) -> Option<PathBuf> {

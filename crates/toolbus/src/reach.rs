@@ -8,7 +8,9 @@ use crate::output::print_error;
 use crate::roles::claimed_role_without_rules;
 use clap::Args;
 use std::env;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toolbus_base::UnsafePath;
@@ -158,11 +160,21 @@ impl BusArgs {
     /// From a file or the environment, never from the command line, which every user of the machine can read.
     fn given_token(&self) -> Result<Option<String>, Failure> {
         if let Some(file) = &self.token_file {
-            return Ok(Some(read_token(file)?));
+            return Ok(Some(read_given_token(file)?));
         }
         let token = env::var("TOOLBUS_TOKEN").unwrap_or_default();
         Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()))
     }
+}
+
+/// Reads the token file of an option, with a warning if it is readable by all. It is not refused, because secrets that are
+/// mounted into containers often are.
+pub fn read_given_token(file: &Path) -> Result<String, Failure> {
+    let token = read_token(file)?;
+    if fs::metadata(file).is_ok_and(|found| found.is_file() && found.mode() & 0o004 != 0) {
+        print_error(format_args!("warning: other users can read the token file {}; run chmod 600", file.display()));
+    }
+    Ok(token)
 }
 
 /// A token found in a data folder is sent only to the broker of that folder: the address may come from a toolbus.toml

@@ -30,4 +30,5 @@ mod snapshots;
 mod support;
 mod tables_neutralise_control_characters;
 mod token_scope;
+mod tokens_stay_home;
 mod up;
