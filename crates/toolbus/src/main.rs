@@ -14,6 +14,7 @@ mod endpoint;
 mod failure;
 mod folders;
 mod frontend_bus;
+mod held_back;
 mod host_state;
 mod hosting;
 mod hosts_admin;

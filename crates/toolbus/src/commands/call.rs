@@ -9,6 +9,7 @@ use crate::arguments;
 use crate::availability::{Availability, NOTICE_QUEUE};
 use crate::catalog::{Catalog, KnownTool};
 use crate::failure::Failure;
+use crate::held_back;
 use crate::output::print_error;
 use crate::progress::Progress;
 use crate::queue;
@@ -85,13 +86,16 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     // Parse the arguments before connecting.
     let given = args.arguments.clone().map(read_arguments).transpose()?;
     let client = args.reach.connect(LocalAgent::Worker, transient_agent(args.role.clone()), true).await?;
-    let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
-    let tool = catalog.tool(&args.tool, client.me().role.as_deref())?;
+    let mut catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
+    let client = client.into_multiplexed();
+    if args.host.is_some() {
+        held_back::add(&mut catalog, &client, &args.tool).await?;
+    }
+    let tool = catalog.tool(&args.tool, client.client().me().role.as_deref())?;
     let arguments = take_arguments(&args, given, &tool)?;
     // Create the output folder first: if that fails, the tool must not run.
     let unusable = |source| Failure::OutFolder { folder: args.out.clone(), source };
     std::fs::create_dir_all(&args.out).map_err(unusable)?;
-    let client = client.into_multiplexed();
     let output = OutputOptions { tool: &args.tool, json: args.reach.json, out: &args.out };
     if args.detach {
         let wish = TaskWish { ttl_ms: args.ttl.map(|ttl| ttl.as_millis() as u64) };

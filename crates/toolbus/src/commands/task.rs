@@ -4,6 +4,7 @@
 use super::outcome::{OutputOptions, report};
 use super::parse_duration;
 use crate::failure::Failure;
+use crate::hosts_admin::from_all;
 use crate::output::{print_error, print_line};
 use crate::queue;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
@@ -267,20 +268,11 @@ impl Admin<'_> {
     /// The tasks of all connected hosts. A host that fails to answer does not hide the others.
     async fn tasks(&self) -> Result<Vec<Named>, Failure> {
         let hosts = self.client.client().hosts(&BTreeMap::new()).await?;
-        let mut tasks = Vec::new();
-        for host in &hosts {
-            if !host.online {
-                print_error(format_args!("warning: host {} is away; its tasks are not shown", terminal_line(&host.id)));
-                continue;
-            }
-            match self.tasks_at(&host.id).await {
-                Ok(of_host) => tasks.extend(of_host),
-                Err(failure) => {
-                    print_error(format_args!("warning: host {} is not included: {failure}", terminal_line(&host.id)))
-                }
-            }
+        for host in hosts.iter().filter(|host| !host.online) {
+            print_error(format_args!("warning: host {} is away; its tasks are not shown", terminal_line(&host.id)));
         }
-        Ok(tasks)
+        let of_hosts = from_all(&hosts, |host| self.tasks_at(host)).await?;
+        Ok(of_hosts.into_iter().flat_map(|(_, of_host)| of_host).collect())
     }
 
     async fn tasks_at(&self, host: &str) -> Result<Vec<Named>, Failure> {

@@ -1,5 +1,6 @@
 //! Integration tests of the binary, its commands and the client library, over real sockets and processes.
 
+mod a_chosen_host_is_called_by_its_own_names;
 mod agents;
 mod approvals_pins_audit;
 mod bad_clients;
