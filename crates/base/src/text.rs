@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_line_has_no_line_breaks_and_escapes_stay_readable() {
-        assert_eq!(terminal_line(" a\r\nb\tc\u{85}\u{2028} "), "a  b c\\u0085\\u2028");
+        assert_eq!(terminal_line(" a\r\nb\tc\u{85}\u{2028}d "), "a  b c\\u0085\\u2028d");
         assert_eq!(escaped("a\n\u{a0}\u{202e}é"), "a\\u{000a}\\u{00a0}\\u{202e}é");
     }
 }

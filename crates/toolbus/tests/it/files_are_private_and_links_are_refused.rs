@@ -208,16 +208,15 @@ fn copy_of(folder: &Path) -> TempDir {
             fs::copy(folder.join(&name), &to).expect("copied");
         }
     }
-    let config = CONFIG.to_owned();
-    fs::write(copy.path().join("toolbus.toml"), config).expect("writable");
+    fs::write(copy.path().join("toolbus.toml"), CONFIG).expect("writable");
     copy
 }
 
 /// Names, content and times of all files.
-fn contents(folder: &Path) -> BTreeMap<String, (Vec<u8>, (i64, i64), u32)> {
+fn contents(folder: &Path) -> BTreeMap<String, (Vec<u8>, i64, u32)> {
     let of = |(name, metadata): (String, fs::Metadata)| {
         let bytes = if metadata.is_file() { fs::read(folder.join(&name)).expect("readable") } else { Vec::new() };
-        let changed = (metadata.mtime(), metadata.mtime_nsec());
+        let changed = metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec();
         (name, (bytes, changed, metadata.mode()))
     };
     tree(folder).into_iter().map(of).collect()
