@@ -45,7 +45,7 @@ fn check_file(name: &str, text: &str) -> Vec<String> {
 fn check_is_pure(name: &str, clock: &str) -> Vec<String> {
     let std =
         ["SystemTime", "std::fs", "std::net", "std::thread", "std::env", "RandomState", "tokio", "rand::", "getrandom"];
-    let base = ["now_ms", "replace_file", "sync_folder", "Backoff"];
+    let base = ["now_ms", "replace_file", "sync_folder", "Backoff", "_private", "private_"];
     let banned = [&std[..], &base, &[clock]].concat();
     let source = root().join("crates").join(name).join("src");
     let mut problems = Vec::new();

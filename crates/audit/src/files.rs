@@ -3,9 +3,10 @@
 use crate::error::AuditError;
 use crate::line::{ChainPosition, NO_HASH};
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use toolbus_base::{open_private, open_unlinked, private_folder};
 
 pub const HEAD_FILE: &str = "head.json";
 const LOCK_FILE: &str = "lock";
@@ -39,8 +40,8 @@ pub struct Head {
 
 /// Returns `None` if there is no head file, and a description of the error if it is invalid.
 pub fn read_head(folder: &Path) -> Result<Option<Head>, String> {
-    let text = match fs::read_to_string(folder.join(HEAD_FILE)) {
-        Ok(text) => text,
+    let text = match read(&folder.join(HEAD_FILE)) {
+        Ok(bytes) => String::from_utf8(bytes).map_err(|_| "it is malformed")?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(format!("it can't be read: {error}")),
     };
@@ -68,7 +69,7 @@ pub struct HeadFile {
 impl HeadFile {
     pub fn open(folder: &Path) -> Result<Self, AuditError> {
         let path = folder.join(HEAD_FILE);
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+        let file = open_private(&path, OpenOptions::new().create(true).truncate(false).write(true));
         Ok(Self { file: file.map_err(AuditError::io("open", &path))?, path })
     }
 
@@ -87,10 +88,9 @@ impl HeadFile {
 
 /// Creates the folder, accessible by its owner only, and takes its lock.
 pub fn lock(folder: &Path) -> Result<File, AuditError> {
-    let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    created.map_err(AuditError::io("create the folder", folder))?;
+    private_folder(folder).map_err(AuditError::io("use the folder", folder))?;
     let path = folder.join(LOCK_FILE);
-    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let file = open_private(&path, OpenOptions::new().create(true).truncate(false).write(true));
     let file = file.map_err(AuditError::io("open", &path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -101,7 +101,7 @@ pub fn lock(folder: &Path) -> Result<File, AuditError> {
 
 pub fn create(folder: &Path, number: u64) -> Result<File, AuditError> {
     let path = path_of(folder, number);
-    let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path);
+    let file = open_private(&path, OpenOptions::new().create_new(true).append(true));
     let file = file.map_err(AuditError::io("create", &path))?;
     sync_folder(folder)?;
     Ok(file)
@@ -109,7 +109,19 @@ pub fn create(folder: &Path, number: u64) -> Result<File, AuditError> {
 
 pub fn append(folder: &Path, number: u64) -> Result<File, AuditError> {
     let path = path_of(folder, number);
-    OpenOptions::new().append(true).open(&path).map_err(AuditError::io("open", path))
+    open_private(&path, OpenOptions::new().append(true)).map_err(AuditError::io("open", path))
+}
+
+/// Opens a file for reading, also one of a copy that another user made.
+pub fn open(path: &Path) -> io::Result<File> {
+    open_unlinked(path, OpenOptions::new().read(true))
+}
+
+/// Reads a file, also one of a copy that another user made.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 pub fn sync_folder(folder: &Path) -> Result<(), AuditError> {

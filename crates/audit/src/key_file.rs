@@ -4,12 +4,13 @@
 
 use crate::canonical::sha256_hex;
 use crate::error::AuditError;
+use crate::files;
 use crate::seal::SealingKey;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use toolbus_base::{from_hex, hex, replace_file};
+use toolbus_base::{from_hex, hex, open_private, replace_file};
 use zeroize::{Zeroize, Zeroizing};
 
 pub const KEY_FILE: &str = "seal.key";
@@ -41,7 +42,7 @@ impl KeyFile {
     /// Opens the file and erases an old key that a crash left. Returns `None` if there is no file.
     pub fn open(folder: &Path) -> Result<Option<(Self, SealingKey)>, AuditError> {
         let path = folder.join(KEY_FILE);
-        let file = match OpenOptions::new().read(true).write(true).open(&path) {
+        let file = match open_private(&path, OpenOptions::new().read(true).write(true)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(AuditError::io("open", path)(error)),
@@ -84,7 +85,7 @@ pub fn exists(folder: &Path) -> bool {
 
 /// Reads the key without a change to the file. The error is a description.
 pub fn read(folder: &Path) -> Result<Option<SealingKey>, String> {
-    match File::open(folder.join(KEY_FILE)) {
+    match files::open(&folder.join(KEY_FILE)) {
         Ok(file) => newest(&file).map(|(_, key)| Some(key)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("it can't be read: {error}")),

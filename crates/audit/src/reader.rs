@@ -39,7 +39,7 @@ pub fn read_batch(folder: &Path, from: &Cursor, max_bytes: usize) -> Result<Batc
     let after = numbers.iter().copied().filter(|number| !is_known || *number >= from.file);
     for number in after {
         let path = files::path_of(folder, number);
-        let file = File::open(&path).map_err(AuditError::io("open", &path))?;
+        let file = files::open(&path).map_err(AuditError::io("open", &path))?;
         let offset = if number == from.file && ends_at(&file, from) { from.offset } else { 0 };
         let bytes = read_at(&file, offset, max_bytes).map_err(AuditError::io("read", &path))?;
         let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);

@@ -89,7 +89,7 @@ struct FileRead {
 /// Reads a file into memory and checks its chain; rotation limits its size.
 fn read_file(folder: &Path, number: u64) -> Result<FileRead, AuditError> {
     let path = files::path_of(folder, number);
-    let bytes = fs::read(&path).map_err(AuditError::io("read", &path))?;
+    let bytes = files::read(&path).map_err(AuditError::io("read", &path))?;
     let mut read = FileRead { lines: Vec::new(), valid_bytes: 0, torn_bytes: 0 };
     for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
         let Some(complete) = line.strip_suffix(b"\n") else {
@@ -112,6 +112,7 @@ fn read_file(folder: &Path, number: u64) -> Result<FileRead, AuditError> {
 
 fn truncate(folder: &Path, number: u64, bytes: u64) -> Result<(), AuditError> {
     let path = files::path_of(folder, number);
-    let file = OpenOptions::new().write(true).open(&path).map_err(AuditError::io("open", &path))?;
+    let file =
+        toolbus_base::open_private(&path, OpenOptions::new().write(true)).map_err(AuditError::io("open", &path))?;
     file.set_len(bytes).and_then(|()| file.sync_all()).map_err(AuditError::io("truncate the torn end of", path))
 }

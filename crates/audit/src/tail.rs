@@ -3,7 +3,6 @@
 use crate::error::AuditError;
 use crate::files;
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -55,7 +54,7 @@ impl Tail {
 fn read_from(folder: &Path, number: u64, from: u64) -> Result<(Vec<String>, u64), AuditError> {
     let path = files::path_of(folder, number);
     let mut bytes = Vec::new();
-    let read = File::open(&path).and_then(|mut file| {
+    let read = files::open(&path).and_then(|mut file| {
         file.seek(SeekFrom::Start(from))?;
         file.read_to_end(&mut bytes)
     });

@@ -6,7 +6,6 @@ use crate::line::{ChainPosition, Line};
 use crate::log::AuditOptions;
 use crate::seal::VerificationKey;
 use crate::verify_seals::{SealCheck, Sealed};
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -181,7 +180,7 @@ impl<'a> Check<'a> {
             return Ok(Err(Problem { file: name, line: None, what }));
         }
         let path = folder.join(&name);
-        let bytes = fs::read(&path).map_err(AuditError::io("read", path))?;
+        let bytes = files::read(&path).map_err(AuditError::io("read", path))?;
         for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
             let problem = |what: String| Problem { file: name.clone(), line: Some(index as u64 + 1), what };
             let Some(line) = line.strip_suffix(b"\n") else {

@@ -276,7 +276,8 @@ fn now() -> String {
 /// The position of the last line of a completed file.
 fn last_position(folder: &Path, number: u64) -> Result<ChainPosition, AuditError> {
     let path = files::path_of(folder, number);
-    let text = fs::read_to_string(&path).map_err(AuditError::io("read", &path))?;
+    let bytes = files::read(&path).map_err(AuditError::io("read", &path))?;
+    let text = String::from_utf8_lossy(&bytes);
     let last = text.lines().last().unwrap_or_default();
     let line = crate::line::Line::read(last);
     let place = files::file_name(number);

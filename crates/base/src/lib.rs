@@ -5,8 +5,10 @@ mod files;
 mod hex;
 mod names;
 mod nearest;
+mod private;
 mod rights;
 mod share;
+mod text;
 mod time;
 
 pub use backoff::Backoff;
@@ -14,6 +16,11 @@ pub use files::{replace_file, replace_file_with_mode, sync_folder};
 pub use hex::{from_hex, hex};
 pub use names::{DEAD_LETTER_SUFFIX, principal_of};
 pub use nearest::{MIN_SIMILARITY, nearest, or_list, similarity};
+pub use private::{
+    UnsafePath, UnsafeReason, check_trusted, open_private, open_unlinked, private_folder, private_root, read_private,
+    read_private_text, refuse_link,
+};
 pub use rights::Rights;
 pub use share::Share;
+pub use text::{escaped, terminal_line, terminal_text};
 pub use time::now_ms;

@@ -6,11 +6,10 @@
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use toolbus_base::replace_file;
+use toolbus_base::{read_private, replace_file};
 use toolbus_engine::Seq;
 use toolbus_protocol::JournalClaim;
 
@@ -58,7 +57,7 @@ impl Claims {
     /// Reads the folder's claims. An unreadable file is logged and makes every mailbox's first claim a fence.
     pub fn open(folder: &Path) -> Self {
         let file = folder.join(FILE);
-        let state = match fs::read(&file) {
+        let state = match read_private(&file) {
             Ok(bytes) => parse(&bytes).map(|known| State { known, ..State::default() }).unwrap_or_else(|| {
                 tracing::error!(file = %file.display(), "the claims of hosts are unreadable; their mailboxes are fenced");
                 State { is_incomplete: true, ..State::default() }
@@ -165,6 +164,7 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Remembered>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn claim(journal: &'static str, epoch: u64) -> JournalClaim {
         let instance = format!("{journal}-{epoch}").into();

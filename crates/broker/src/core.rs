@@ -78,7 +78,7 @@ impl BrokerCore {
         let (disk, identity) = FolderDisk::open(folder).map_err(|error| BrokerError::Folder(Arc::new(error)))?;
         let mut engine = options.engine.clone();
         engine.fingerprint_seed = identity.seed;
-        let hosts = Arc::new(FolderDirectory::open(folder, identity.seed));
+        let hosts = Arc::new(FolderDirectory::open(folder, identity.seed)?);
         let store = StoreOptions { checksum_seed: identity.seed, ..options.store };
         let claims = Claims::open(folder);
         Self::start(Arc::new(disk), identity.id, hosts, claims, CoreOptions { engine, store, ..options })

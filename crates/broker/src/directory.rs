@@ -1,6 +1,7 @@
 //! The directory of announced hosts and their manifests. The rest of the broker uses the [`HostDirectory`] trait; this
 //! implementation keeps manifests in memory and in a folder, so that the tools of an offline host stay known.
 
+use crate::error::{BrokerError, BrokerResult};
 use crate::manifest_files::{ManifestFiles, StoredManifests};
 use crate::name_owners::{HeldBack, NameOwners};
 use crate::offers::{self, Offers};
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 use toolbus_engine::ConnId;
 use toolbus_policy::PolicySet;
 use toolbus_protocol::{Body, HostEntry, RoleManifest};
+use toolbus_store::OpenError;
 
 /// Maximum size of a manifest in bytes.
 pub const MAX_MANIFEST_BYTES: usize = 8 << 20;
@@ -117,8 +119,12 @@ struct Presence {
 
 impl FolderDirectory {
     /// Reads the stored manifests. Damaged files are renamed and skipped; they never keep the broker from starting.
-    pub fn open(folder: &Path, seed: u64) -> Self {
-        let manifests = ManifestFiles::new(folder.join("hosts"), seed);
+    /// A folder that is a link, or contains one, does.
+    pub fn open(folder: &Path, seed: u64) -> BrokerResult<Self> {
+        let folder = folder.join("hosts");
+        let file = folder.display().to_string();
+        let unusable = |source| BrokerError::Folder(Arc::new(OpenError::Io { what: "use", file, source }));
+        let manifests = ManifestFiles::open(folder, seed).map_err(unusable)?;
         let mut stored = manifests.read_all(KEPT_WHILE_AWAY);
         let mut files = Files { owners: manifests.read_owners(), manifests, rules: Arc::default() };
         files.forget_missing(&stored);
@@ -132,7 +138,7 @@ impl FolderDirectory {
         }
         files.owners = owners;
         let shared = Shared { state: Mutex::new(state), files: Mutex::new(files), changes: watch::Sender::new(0) };
-        Self { shared: Arc::new(shared) }
+        Ok(Self { shared: Arc::new(shared) })
     }
 }
 

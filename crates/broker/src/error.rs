@@ -14,10 +14,10 @@ pub type BrokerResult<T> = Result<T, BrokerError>;
 pub enum BrokerError {
     /// The data folder is locked, damaged, or of another version.
     #[error("can't open the data folder: {0}")]
-    Folder(Arc<OpenError>),
+    Folder(#[source] Arc<OpenError>),
     /// The log in the data folder can't be read.
     #[error("can't open the data folder: {0}")]
-    Open(Arc<StoreError>),
+    Open(#[source] Arc<StoreError>),
     /// A write, fsync or read failed. No receipt was sent for a message that was not durable before.
     #[error("storage failed; the broker stops: {0}")]
     Storage(Arc<StoreError>),

@@ -55,8 +55,9 @@ pub use name_owners::{HeldBack, HoldReason, MAX_NAMES_PER_HOST};
 pub use names::{DenyAll, SendRules};
 pub use server::{BrokerServer, ServerOptions};
 pub use tls::{TlsError, TlsSettings};
-pub use token::{TokenError, read_token};
+pub use token::{TokenError, read_private_token, read_token};
 pub use toolbus_engine::Share;
 pub use toolbus_identity::{
     AuthRefusal, Authenticator, Credential, EndReason, Identity, OWN_NAME, Rights, SharedToken, Standing,
 };
+pub use web_origin::is_local_request;

@@ -6,7 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use toolbus_base::{replace_file, sync_folder};
+use toolbus_base::{open_private, private_folder, read_private, replace_file, sync_folder};
 use toolbus_protocol::{Announce, ClientFrame, RoleManifest, json};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
@@ -29,8 +29,12 @@ pub struct ManifestFiles {
 }
 
 impl ManifestFiles {
-    pub fn new(folder: PathBuf, seed: u64) -> Self {
-        Self { folder, seed }
+    /// Fails if the folder exists and must not be used.
+    pub fn open(folder: PathBuf, seed: u64) -> io::Result<Self> {
+        if fs::symlink_metadata(&folder).is_ok() {
+            private_folder(&folder)?;
+        }
+        Ok(Self { folder, seed })
     }
 
     /// Reads all files that are undamaged and younger than `max_age`.
@@ -86,7 +90,7 @@ impl ManifestFiles {
 
     /// Format: a line with the checksum, then the text.
     fn read_text(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let mut bytes = fs::read(path)?;
+        let mut bytes = read_private(path)?;
         let (checksum, text) = bytes.split_at_checked(17).ok_or_else(|| damaged("the file is too short"))?;
         if checksum != self.checksum(text).as_bytes() {
             return Err(damaged("checksum mismatch"));
@@ -132,7 +136,7 @@ impl ManifestFiles {
     /// Sets the file's modification time, which is when the host was last online. Needs no fsync: losing it only makes
     /// the file expire earlier.
     pub fn touch(&self, host: &str) {
-        if let Ok(file) = OpenOptions::new().append(true).open(self.path_of(host)) {
+        if let Ok(file) = open_private(&self.path_of(host), OpenOptions::new().append(true)) {
             file.set_modified(SystemTime::now()).ok();
         }
     }
@@ -141,7 +145,7 @@ impl ManifestFiles {
         if self.folder.is_dir() {
             return Ok(());
         }
-        fs::create_dir_all(&self.folder)?;
+        private_folder(&self.folder)?;
         self.folder.parent().map_or(Ok(()), sync_folder)
     }
 

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use toolbus_base::{check_trusted, read_private_text};
 
 /// Why a token file can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -23,9 +24,19 @@ pub enum TokenError {
     },
 }
 
-/// Reads a token from a file and trims surrounding whitespace.
+/// Reads a token from a file and trims surrounding whitespace. The file must not be another user's, or writable by all:
+/// its author would choose the identity, and read what is sent to it.
 pub fn read_token(path: &Path) -> Result<String, TokenError> {
-    let text = fs::read_to_string(path).map_err(|source| TokenError::Read { path: path.to_owned(), source })?;
+    token_in(path, check_trusted(path).and_then(|_| fs::read_to_string(path)))
+}
+
+/// Reads a token from a file of a data folder, which must not be a link or another user's.
+pub fn read_private_token(path: &Path) -> Result<String, TokenError> {
+    token_in(path, read_private_text(path))
+}
+
+fn token_in(path: &Path, text: io::Result<String>) -> Result<String, TokenError> {
+    let text = text.map_err(|source| TokenError::Read { path: path.to_owned(), source })?;
     match text.trim() {
         "" => Err(TokenError::Empty { path: path.to_owned() }),
         token => Ok(token.to_owned()),

@@ -78,6 +78,43 @@ impl WebRules<'_> {
     }
 }
 
+/// Headers by which reverse proxies and tunnels name the client that they forward for, or themselves.
+const FORWARDING_HEADERS: &[&str] = &[
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-proxyuser-ip",
+    "true-client-ip",
+    "fastly-client-ip",
+    "proxy-connection",
+];
+const FORWARDING_PREFIXES: &[&str] = &[
+    "x-forwarded",
+    "x-original-",
+    "x-envoy-",
+    "x-amzn-",
+    "x-azure-",
+    "x-appengine-",
+    "cf-",
+    "fly-",
+    "tailscale-",
+    "ngrok-",
+];
+
+/// Whether a request on a loopback connection was made on this machine: it names a loopback host, and no header says that
+/// a proxy or tunnel on this machine forwards it.
+pub fn is_local_request<B>(request: &Request<B>) -> bool {
+    let headers = request.headers();
+    let is_forwarding = |name: &str| {
+        FORWARDING_HEADERS.contains(&name) || FORWARDING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    };
+    headers.get_all(HOST).iter().all(|host| authority(host).is_some_and(|host| is_loopback(&host)))
+        && request.uri().authority().is_none_or(is_loopback)
+        && !headers.keys().any(|name| is_forwarding(name.as_str()))
+}
+
 fn authority(value: &HeaderValue) -> Option<Authority> {
     // Parsed as a URI, because `Authority` alone would accept trailing characters.
     let uri: Uri = value.to_str().ok()?.parse().ok()?;

@@ -1,10 +1,9 @@
 //! The key file with which a data folder's broker proves its identity to commands that found a token in the folder.
 
 use crate::RegistryError;
-use std::fs;
 use std::io;
 use std::path::Path;
-use toolbus_base::{hex, replace_file};
+use toolbus_base::{hex, read_private_text, replace_file};
 use toolbus_protocol::BrokerKey;
 
 /// Name of the key file in the data folder, readable by its owner only.
@@ -26,7 +25,7 @@ pub fn ensure_broker_key(data: &Path) -> Result<BrokerKey, RegistryError> {
 /// Returns the folder's key, or `None` if the file is missing or invalid.
 pub fn read_broker_key(data: &Path) -> Result<Option<BrokerKey>, RegistryError> {
     let path = data.join(BROKER_KEY_FILE);
-    match fs::read_to_string(&path) {
+    match read_private_text(&path) {
         Ok(text) => Ok(BrokerKey::from_hex(text.trim())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
@@ -37,6 +36,7 @@ pub fn read_broker_key(data: &Path) -> Result<Option<BrokerKey>, RegistryError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]

@@ -8,9 +8,8 @@ use crate::options::{JournalError, JournalOptions};
 use crate::state::{Appended, JournalState, Wait};
 use crate::writer::{Clock, Listener, Shared};
 use bytes::Bytes;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -52,10 +51,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens or creates the journal in a folder with mode 0700: it contains arguments and results of calls.
+    /// Opens or creates the journal in a folder for its owner only: it contains arguments and results of calls.
     pub fn open(folder: &Path, options: JournalOptions) -> Result<Self, JournalError> {
-        make_private(folder).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let (disk, identity) = FolderDisk::open(folder).map_err(|error| JournalError::Open(Arc::new(error)))?;
+        sync_parent(folder).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let opening = disk.next_opening(&identity).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let log = LogOptions { checksum_seed: identity.seed, ..options.log };
         let disk = Arc::new(disk);
@@ -221,10 +220,8 @@ impl Drop for Journal {
     }
 }
 
-fn make_private(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    fs::set_permissions(folder, Permissions::from_mode(0o700))?;
-    // Without a sync of the parent, a power failure could remove the folder and all synced entries in it.
+/// Without it, a power failure could remove the folder and all synced entries in it.
+fn sync_parent(folder: &Path) -> io::Result<()> {
     folder.canonicalize()?.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 

@@ -54,10 +54,10 @@ impl JournalOptions {
 pub enum JournalError {
     /// The folder can't be opened as a journal.
     #[error("can't open the call journal: {0}")]
-    Open(Arc<OpenError>),
+    Open(#[source] Arc<OpenError>),
     /// The folder can't be created or made private.
     #[error("can't use the folder of the call journal: {0}")]
-    Folder(Arc<io::Error>),
+    Folder(#[source] Arc<io::Error>),
     /// The state on disk is unknown. The journal rejects all writes from now on.
     #[error("can't write the call journal: {0}")]
     Write(Arc<io::Error>),

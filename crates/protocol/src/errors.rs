@@ -125,6 +125,8 @@ codes! {
         "Start the version that wrote it, or choose another folder with --data; nothing in it was changed.";
     DamagedIdentity = "TB0303", "damaged_identity", "The file `identity` of a data or state folder is damaged or gone.",
         "Restore it from a backup of the same folder; without it nothing in the folder can be read, and nothing was changed.";
+    UnsafePath = "TB0304", "unsafe_path", "A file or folder is a symbolic link, or other users control it, so it is not used.",
+        "Find out who put it there, then remove it or make it your own (chown, chmod); nothing was changed.";
     HostAway = "TB0401", "host_away", "The host was offline until the call's deadline passed.",
         "Start the host again, or give the call a longer deadline; the tool was not run.";
     ServerDown = "TB0402", "server_down", "The MCP server is not running at the moment.",

@@ -36,7 +36,7 @@ pub struct Outage {
 impl ShipState {
     /// Reads the state of a log's folder. Returns `None` if nothing was shipped from it, or the file is damaged.
     pub fn read(folder: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(folder.join(STATE_FILE)).ok()?).ok()
+        serde_json::from_slice(&toolbus_base::read_private(&folder.join(STATE_FILE)).ok()?).ok()
     }
 
     /// The state for this target. Another target gets the lines from the start of the log.

@@ -2,13 +2,14 @@
 
 use crate::arguments::ArgumentsError;
 use crate::config::ConfigFailure;
+use crate::output::print_error;
 use crate::show::ShowError;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use toolbus_base::or_list;
+use toolbus_base::{UnsafePath, or_list};
 use toolbus_broker::TokenError;
 use toolbus_client::BrokerError;
 use toolbus_journal::{JournalError, OpenError};
@@ -43,6 +44,8 @@ pub enum Failure {
     Runtime(io::Error),
     #[error("no data folder: none of --data, TOOLBUS_DATA, XDG_DATA_HOME and HOME is set")]
     NoDataFolder,
+    #[error("can't use the folder {}: {source}", folder.display())]
+    Folder { folder: PathBuf, source: io::Error },
     #[error("{0}")]
     Config(#[from] ConfigFailure),
     #[error("no servers to host")]
@@ -153,6 +156,9 @@ impl Failure {
     }
 
     fn code(&self) -> Option<ErrorCode> {
+        if UnsafePath::in_chain(self).is_some() {
+            return Some(ErrorCode::UnsafePath);
+        }
         match self {
             Self::Client(error) | Self::Host(toolbus_host::HostError::Bus(error)) => error.code(),
             Self::Broker(error) => error.code(),
@@ -177,6 +183,7 @@ impl Failure {
 
     fn hint(&self) -> Option<String> {
         match self {
+            _ if self.code() == Some(ErrorCode::UnsafePath) => Some(ErrorCode::UnsafePath.hint().to_owned()),
             Self::Config(failure) => Some(failure.hint()),
             Self::Registry(error) => error.hint(),
             Self::UnknownTool { nearest, .. } if !nearest.is_empty() => {
@@ -229,6 +236,9 @@ impl Failure {
             Self::NoToolsForRole { .. } => Some(ROLE_HINT),
             Self::UnknownHost { .. } => Some("no host has announced any tools; start one with `toolbus up`"),
             Self::NoBroker { .. } => Some("start one with `toolbus up`, or give another address with --broker"),
+            Self::Folder { .. } => {
+                Some("the user of the service has to own the folder; choose another with --data or --state")
+            }
             Self::OutFolder { .. } => Some("choose another folder for files with --out"),
             Self::BrokerAway { .. } => {
                 Some("start the broker again; check whether the tool had its effect before you repeat the call")
@@ -315,7 +325,7 @@ pub fn report(failure: &Failure) -> ExitCode {
     {
         return ExitCode::FAILURE;
     }
-    eprint!("{}", text_of(failure));
+    print_error(text_of(failure).trim_end());
     ExitCode::FAILURE
 }
 

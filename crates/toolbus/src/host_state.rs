@@ -2,7 +2,7 @@
 
 use crate::config::JournalSettings;
 use crate::failure::Failure;
-use crate::folders::data_folder;
+use crate::folders;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,9 +35,15 @@ impl StateFolder {
     /// folder of a broker, or in the user's data folder. Dropping the shipper stops it.
     pub fn open(&self, options: &mut HostOptions, data: Option<&Path>, name: &str) -> Result<Option<Shipper>, Failure> {
         let folder = match &self.state {
-            Some(folder) => folder.clone(),
-            None => data.map_or_else(data_folder, |data| Ok(data.to_owned()))?.join(HOSTS_FOLDER).join(name),
+            Some(folder) => folders::root(folder)?,
+            None => {
+                let hosts = folders::data_root(data.map(Path::to_owned))?.join(HOSTS_FOLDER);
+                hosts.parent().map_or(Ok(()), folders::private)?;
+                folders::private(&hosts)?;
+                hosts.join(name)
+            }
         };
+        folders::private(&folder)?;
         let (audit, shipper) = open_audit(&folder, &format!("host {name}"), self.ship_audit.as_ref())?;
         let lock_file = lock_file(self.config.as_deref()).unwrap_or_else(|| folder.join(LOCK_FILE));
         let pins = PinOptions {
@@ -98,10 +104,10 @@ impl StateArgs {
     /// The root of the folders that are read.
     pub fn root(&self) -> Result<PathBuf, Failure> {
         match &self.state {
-            Some(state) => Ok(state.clone()),
+            Some(state) => folders::root(state),
             None => match &self.data {
-                Some(data) => Ok(data.clone()),
-                None => crate::config::local_broker()?.data.map_or_else(data_folder, Ok),
+                Some(data) => folders::root(data),
+                None => folders::data_root(crate::config::local_broker()?.data),
             },
         }
     }
@@ -109,11 +115,14 @@ impl StateArgs {
     /// The state folders of hosts.
     pub fn hosts(&self) -> Result<Vec<PathBuf>, Failure> {
         if let Some(state) = &self.state {
-            return Ok(vec![state.clone()]);
+            return Ok(vec![folders::root(state)?]);
         }
-        let entries = std::fs::read_dir(self.root()?.join(HOSTS_FOLDER));
-        let mut folders: Vec<PathBuf> = entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        let hosts = self.root()?.join(HOSTS_FOLDER);
+        folders::refuse_link(&hosts)?;
+        let entries = std::fs::read_dir(hosts).into_iter().flatten().flatten();
+        let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         folders.sort();
+        folders.iter().try_for_each(|folder| folders::refuse_link(folder))?;
         Ok(folders)
     }
 
@@ -123,6 +132,7 @@ impl StateArgs {
         let broker = self.state.is_none().then(|| root.clone());
         let all = broker.into_iter().chain(self.hosts()?).map(|folder| folder.join(AUDIT_FOLDER));
         let logs: Vec<PathBuf> = all.filter(|folder| folder.is_dir()).collect();
+        logs.iter().try_for_each(|folder| folders::refuse_link(folder))?;
         if logs.is_empty() { Err(Failure::NoAuditLog { folder: root }) } else { Ok(logs) }
     }
 }

@@ -1,12 +1,13 @@
 //! Admin queries to one host or to all connected hosts. A host that fails to answer does not hide the others.
 
 use crate::failure::Failure;
+use crate::output::print_error;
 use futures_util::future::join_all;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use toolbus_client::{HostEntry, MultiplexedClient};
-use toolbus_host::pins::diff::escaped;
+use toolbus_base::escaped;
+use toolbus_client::{BrokerError, HostEntry, MultiplexedClient};
 use toolbus_mcp::{AdminRequest, HostReply, HostRequest, Outcome, Raw};
 use toolbus_protocol::{Body, InboxKind, InboxMessage};
 
@@ -30,7 +31,7 @@ pub async fn hosts(client: &MultiplexedClient, only: Option<&str>) -> Result<Vec
 /// Prints a note for each host that is away.
 pub fn note_hosts_away(hosts: &[HostEntry], consequence: &str) {
     for host in hosts.iter().filter(|host| !host.online) {
-        eprintln!("note: host {} is away; {consequence}", escaped(&host.id));
+        print_error(format_args!("note: host {} is away; {consequence}", escaped(&host.id)));
     }
 }
 
@@ -41,14 +42,24 @@ pub async fn ask_all<T: DeserializeOwned>(
     hosts: &[HostEntry],
     request: &AdminRequest,
 ) -> Result<Vec<(String, T)>, Failure> {
+    from_all(hosts, |host| query(client, host, request.clone(), ALL_REPLIES_TIMEOUT)).await
+}
+
+/// Like [`ask_all`], for any exchange with a host.
+pub async fn from_all<'a, T, F: Future<Output = Result<T, Failure>>>(
+    hosts: &'a [HostEntry],
+    exchange: impl Fn(&'a str) -> F,
+) -> Result<Vec<(String, T)>, Failure> {
     let (mut answers, mut failed) = (Vec::new(), None);
     let online: Vec<&HostEntry> = hosts.iter().filter(|host| host.online).collect();
-    let asked = join_all(online.iter().map(|host| query(client, &host.id, request.clone(), ALL_REPLIES_TIMEOUT))).await;
+    let asked = join_all(online.iter().map(|host| tokio::time::timeout(ALL_REPLIES_TIMEOUT, exchange(&host.id)))).await;
+    let silent = || Failure::Client(BrokerError::Timeout(ALL_REPLIES_TIMEOUT));
+    let asked = asked.into_iter().map(|answer| answer.unwrap_or_else(|_| Err(silent())));
     for (host, answer) in online.into_iter().zip(asked) {
         match answer {
             Ok(answer) => answers.push((host.id.to_string(), answer)),
             Err(failure) => {
-                eprintln!("warning: host {} is not included: {failure}", escaped(&host.id));
+                print_error(format_args!("warning: host {} is not included: {failure}", escaped(&host.id)));
                 failed = failed.or(Some(failure));
             }
         }

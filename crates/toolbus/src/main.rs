@@ -1,6 +1,9 @@
 //! The `toolbus` command. Each subcommand has a file under `commands`; `reach` holds the shared connection options,
 //! `failure` the errors and their hints.
 
+// Texts of others must not control the terminal: `output` prints.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod arguments;
 mod availability;
 mod banner;
@@ -11,10 +14,12 @@ mod endpoint;
 mod failure;
 mod folders;
 mod frontend_bus;
+mod held_back;
 mod host_state;
 mod hosting;
 mod hosts_admin;
 mod no_broker;
+mod output;
 mod progress;
 mod queue;
 mod reach;
@@ -116,7 +121,8 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("TOOLBUS_LOG").unwrap_or_else(|_| EnvFilter::new(default_filter));
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colours = std::io::stderr().is_terminal() && !plain;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours);
+    let log = log.with_writer(output::LogWriter { has_colours: colours });
     // With standard error closed, reporting a write error of the log there would panic.
     log.log_internal_errors(false).init();
     // Single-threaded: handing a message from thread to thread costs more than the parallelism gains.

@@ -1,9 +1,11 @@
 //! Shows the progress of a call on standard error: a bar on a terminal, plain lines elsewhere.
 
+use crate::output::print_error;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
+use toolbus_base::terminal_line;
 
 pub struct Progress {
     /// `None` unless standard error is a terminal.
@@ -33,7 +35,7 @@ impl Progress {
             return;
         }
         let Some(report) = params.and_then(|params| serde_json::from_str::<Report>(params.get()).ok()) else { return };
-        let message = report.message.map(|message| one_line(&message));
+        let message = report.message.map(|message| terminal_line(&message));
         match &mut self.bar {
             Some(bar) => advance(bar, report.progress, report.total, message.unwrap_or_default()),
             None => {
@@ -48,8 +50,8 @@ impl Progress {
     pub fn say(&self, line: &str) {
         match &self.bar {
             _ if self.quiet => {}
-            Some(bar) if !bar.is_hidden() => bar.suspend(|| eprintln!("{line}")),
-            _ => eprintln!("{line}"),
+            Some(bar) if !bar.is_hidden() => bar.suspend(|| print_error(line)),
+            _ => print_error(line),
         }
     }
 
@@ -88,9 +90,4 @@ fn advance(bar: &mut ProgressBar, progress: f64, total: Option<f64>, message: St
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates are constants and valid")
-}
-
-/// Replaces control characters, so that text of a server can't move the cursor or add lines on a terminal.
-pub fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
 }

@@ -4,13 +4,17 @@ use crate::commands::broker::DEFAULT_PORT;
 use crate::config::{LocalBroker, local_broker};
 use crate::failure::Failure;
 use crate::folders;
+use crate::output::print_error;
 use crate::roles::claimed_role_without_rules;
 use clap::Args;
 use std::env;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toolbus_broker::{OWN_NAME, TokenError, read_token};
+use toolbus_base::UnsafePath;
+use toolbus_broker::{OWN_NAME, TokenError, read_private_token, read_token};
 use toolbus_client::{BrokerClient, ClientOptions, TlsOptions, TokenScope};
 use toolbus_identity::read_broker_key;
 use toolbus_protocol::AgentRef;
@@ -121,7 +125,7 @@ impl BusArgs {
             let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
             let role = agent.role.as_deref();
             let warning = role.and_then(|role| claimed_role_without_rules("--role", role, &roles));
-            warning.into_iter().for_each(|warning| eprintln!("{warning}"));
+            warning.into_iter().for_each(|warning| print_error(warning));
         }
         let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
         let Credential { token, scope: token_scope } = match self.credential(local_agent, local) {
@@ -150,29 +154,35 @@ impl BusArgs {
         if self.client_cert.is_some() {
             return Ok(Credential { token: String::new(), scope: TokenScope::EncryptedOrLoopback });
         }
-        let folder = match local.data {
-            Some(folder) => folder,
-            None => folders::data_folder()?,
-        };
-        found_credential(local_agent, &folder)
+        found_credential(local_agent, &folders::data_root(local.data)?)
     }
 
     /// From a file or the environment, never from the command line, which every user of the machine can read.
     fn given_token(&self) -> Result<Option<String>, Failure> {
         if let Some(file) = &self.token_file {
-            return Ok(Some(read_token(file)?));
+            return Ok(Some(read_given_token(file)?));
         }
         let token = env::var("TOOLBUS_TOKEN").unwrap_or_default();
         Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()))
     }
 }
 
+/// Reads the token file of an option, with a warning if it is readable by all. It is not refused, because secrets that are
+/// mounted into containers often are.
+pub fn read_given_token(file: &Path) -> Result<String, Failure> {
+    let token = read_token(file)?;
+    if fs::metadata(file).is_ok_and(|found| found.is_file() && found.mode() & 0o004 != 0) {
+        print_error(format_args!("warning: other users can read the token file {}; run chmod 600", file.display()));
+    }
+    Ok(token)
+}
+
 /// A token found in a data folder is sent only to the broker of that folder: the address may come from a toolbus.toml
 /// of another author, and another program may listen there.
 fn found_credential(local_agent: LocalAgent, folder: &Path) -> Result<Credential, Failure> {
     for file in local_agent.token_files() {
-        let token = match read_token(&folder.join(file)) {
-            Err(TokenError::Read { .. }) => continue,
+        let token = match read_private_token(&folder.join(file)) {
+            Err(TokenError::Read { source, .. }) if UnsafePath::in_chain(&source).is_none() => continue,
             token => token?,
         };
         let key = read_broker_key(folder)?.ok_or_else(|| Failure::NoBrokerKey { folder: folder.to_owned() })?;

@@ -1,13 +1,13 @@
 //! Renders a tool's result for a terminal: text is printed, images and other binary content are saved to files, and
 //! structured content is printed if there is no text.
 
-use crate::progress::one_line;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use toolbus_base::terminal_line;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ShowError {
@@ -42,7 +42,7 @@ pub fn show(tool: &str, result: &Value, folder: &Path) -> Shown {
             "resource" => shown.add(embedded(tool, &block["resource"], folder)),
             "resource_link" => {
                 let name = block["title"].as_str().unwrap_or_else(|| text("name"));
-                shown.lines.push(one_line(&format!("{} ({name})", text("uri"))));
+                shown.lines.push(terminal_line(&format!("{} ({name})", text("uri"))));
             }
             _ => shown.lines.push(printable(&block.to_string())),
         }
@@ -65,7 +65,7 @@ impl Shown {
 }
 
 fn embedded(tool: &str, resource: &Value, folder: &Path) -> Result<String, ShowError> {
-    let uri = one_line(resource["uri"].as_str().unwrap_or("resource"));
+    let uri = terminal_line(resource["uri"].as_str().unwrap_or("resource"));
     match (resource["text"].as_str(), resource["blob"].as_str()) {
         (Some(text), _) => Ok(format!("{uri}:\n{}", printable(text))),
         (None, Some(blob)) => {
@@ -78,7 +78,7 @@ fn embedded(tool: &str, resource: &Value, folder: &Path) -> Result<String, ShowE
 
 /// Saves under an unused name; no file is overwritten.
 fn save(tool: &str, mime_type: &str, data: &str, folder: &Path) -> Result<String, ShowError> {
-    let mime_type = one_line(mime_type);
+    let mime_type = terminal_line(mime_type);
     let Ok(bytes) = BASE64_STANDARD.decode(data) else { return Ok(format!("({mime_type}, invalid base64)")) };
     let stem: String =
         tool.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
@@ -117,7 +117,7 @@ fn extension(mime_type: &str) -> &'static str {
     }
 }
 
-/// Removes control characters, so that a tool's text can't send control sequences to a terminal.
+/// Removes carriage returns and other control characters, which are of no use in a text.
 fn printable(text: &str) -> String {
     text.trim_end_matches('\n').chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }

@@ -1,5 +1,6 @@
 //! Tables for a terminal: columns as wide as their content, the last one wrapped to the remaining width.
 
+use toolbus_base::terminal_line;
 use unicode_width::UnicodeWidthStr;
 
 const GAP: usize = 2;
@@ -8,7 +9,7 @@ const MIN_WRAP_WIDTH: usize = 24;
 
 /// Lays rows out in columns. With a width, the last column is wrapped; without one, it stays on one line.
 pub fn table<const N: usize>(rows: &[[String; N]], width: Option<usize>) -> String {
-    let rows: Vec<[String; N]> = rows.iter().map(|row| row.clone().map(printable)).collect();
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.clone().map(|cell| terminal_line(&cell))).collect();
     let widths: [usize; N] =
         std::array::from_fn(|column| rows.iter().map(|row| row[column].width()).max().unwrap_or_default());
     let before: usize = widths[..N - 1].iter().map(|width| width + GAP).sum();
@@ -26,11 +27,6 @@ pub fn table<const N: usize>(rows: &[[String; N]], width: Option<usize>) -> Stri
         lines.extend(parts.map(|part| format!("{}{part}", " ".repeat(before))));
     }
     lines.join("\n")
-}
-
-/// Replaces control characters, so that a cell can't send control sequences to a terminal.
-fn printable(cell: String) -> String {
-    cell.chars().map(|c| if c.is_control() && !c.is_whitespace() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Breaks a text between words into lines of at most that width. A longer word gets a line of its own.
@@ -70,6 +66,12 @@ pub fn age(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cell_can_neither_add_rows_nor_control_the_terminal() {
+        let rows = [["a\nb\u{1b}[2J", "c\u{202e}"]].map(|row| row.map(str::to_owned));
+        assert_eq!(table(&rows, None), "a b\\u001b[2J  c\\u202e");
+    }
 
     #[test]
     fn the_last_column_is_wrapped_and_indented() {

@@ -5,9 +5,10 @@ use crate::opening::Opening;
 use crate::{Disk, DiskFile};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use toolbus_base::{open_private, private_folder, read_private_text};
 
 /// Why a folder can't be opened.
 #[derive(Debug, thiserror::Error)]
@@ -67,13 +68,9 @@ impl FolderDisk {
             let file = path.display().to_string();
             move |source| OpenError::Io { what, file, source }
         };
-        fs::create_dir_all(path).map_err(io("make the data folder"))?;
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(path.join(LOCK_FILE))
+        private_folder(path).map_err(io("use the data folder"))?;
+        let options = &mut OpenOptions::new();
+        let lock = open_private(&path.join(LOCK_FILE), options.create(true).truncate(false).write(true))
             .map_err(io("open the lock of"))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -88,7 +85,7 @@ impl FolderDisk {
 
     /// Records durably that the folder is opened for writing. An unreadable record starts again, like that of a new folder.
     pub fn next_opening(&self, identity: &Identity) -> io::Result<Opening> {
-        let last = fs::read_to_string(self.path.join(EPOCH_FILE)).ok();
+        let last = read_private_text(&self.path.join(EPOCH_FILE)).ok();
         let opening = last.and_then(|text| Opening::parse(&text, identity)).unwrap_or_default().next();
         self.replace(EPOCH_FILE, &opening.to_text(identity))?;
         Ok(opening)
@@ -101,7 +98,7 @@ impl FolderDisk {
             Ok(()) => Ok(identity),
             Err(source) => Err(OpenError::Io { what: "write", file: file.clone(), source }),
         };
-        match fs::read_to_string(&path) {
+        match read_private_text(&path) {
             Ok(text) => match Identity::parse(&text) {
                 Ok(parsed) if parsed.is_old => write(parsed.identity),
                 Ok(parsed) => Ok(parsed.identity),
@@ -142,12 +139,12 @@ impl Disk for FolderDisk {
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.path.join(name);
-        let file = OpenOptions::new().create_new(true).read(true).append(true).mode(0o600).open(path)?;
+        let file = open_private(&path, OpenOptions::new().create_new(true).read(true).append(true))?;
         Ok(Arc::new(RealFile(file)))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).append(true).open(self.path.join(name))?;
+        let file = open_private(&self.path.join(name), OpenOptions::new().read(true).append(true))?;
         Ok(Arc::new(RealFile(file)))
     }
 

@@ -5,7 +5,6 @@ use super::PendingApproval;
 use crate::host::HostLimits;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -90,7 +89,7 @@ impl Approvals {
     /// Reads the decisions. An unreadable file is an error, because the calls that it approves may wait in the mailbox.
     pub fn open(state: &Path) -> io::Result<Self> {
         let file = state.join(FILE);
-        let verdicts = match fs::read_to_string(&file) {
+        let verdicts = match toolbus_base::read_private_text(&file) {
             Ok(text) => serde_json::from_str(&text)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(error),
@@ -241,7 +240,7 @@ fn kept(mut verdicts: BTreeMap<String, Verdict>, now_ms: u64) -> BTreeMap<String
 
 fn write(file: &Path, verdicts: &BTreeMap<String, Verdict>) -> io::Result<()> {
     if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder)?;
+        toolbus_base::private_folder(folder)?;
     }
     toolbus_base::replace_file(file, &serde_json::to_vec(verdicts)?)
 }

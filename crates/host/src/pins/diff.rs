@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 use similar::{ChangeTag, TextDiff};
+use toolbus_base::escaped;
 
 /// One field that differs.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -86,23 +87,6 @@ fn shown(value: &Value) -> String {
         Value::String(text) => format!("\"{}\"", escaped(text)),
         other => escaped(&other.to_string()),
     }
-}
-
-/// Escapes control characters, zero-width characters and bidirectional controls: they can hide instructions to a model.
-pub fn escaped(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_visible(c) { shown.push(c) } else { shown.push_str(&format!("\\u{{{:04x}}}", u32::from(c))) }
-    }
-    shown
-}
-
-fn is_visible(c: char) -> bool {
-    !c.is_control()
-        && !matches!(u32::from(c),
-            0xa0 | 0xad | 0x34f | 0x61c | 0x115f | 0x1160 | 0x17b4 | 0x17b5 | 0x3164 | 0xfeff | 0xffa0
-            | 0x180b..=0x180f | 0x2000..=0x200f | 0x2028..=0x202f | 0x205f..=0x206f
-            | 0xfe00..=0xfe0f | 0xfff0..=0xfffb | 0xe000..=0xf8ff | 0xe0000..=0xe0fff | 0xf0000..=0x10ffff)
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use toolbus_base::{open_private, private_folder, read_private_text};
 use toolbus_mcp::{Era, Raw};
 
 /// Why a pin file can't be used.
@@ -99,7 +99,7 @@ pub struct LockFile {
 impl PinFile {
     /// Reads the file; empty if it doesn't exist.
     pub fn read(file: &Path) -> Result<Self, PinFileError> {
-        let read: Self = read(file)?.unwrap_or_default();
+        let read: Self = parse(file, read_private_text(file))?.unwrap_or_default();
         checked_version(read.version, file)?;
         Ok(read)
     }
@@ -171,7 +171,7 @@ impl Pin {
 impl LockFile {
     /// Reads the file; empty if it doesn't exist.
     pub fn read(file: &Path) -> Result<Self, PinFileError> {
-        let read: Self = read(file)?.unwrap_or_default();
+        let read: Self = parse(file, fs::read_to_string(file))?.unwrap_or_default();
         checked_version(read.version, file)?;
         Ok(read)
     }
@@ -230,8 +230,8 @@ impl Default for LockFile {
     }
 }
 
-fn read<T: for<'a> Deserialize<'a>>(file: &Path) -> Result<Option<T>, PinFileError> {
-    match fs::read_to_string(file) {
+fn parse<T: for<'a> Deserialize<'a>>(file: &Path, text: io::Result<String>) -> Result<Option<T>, PinFileError> {
+    match text {
         Ok(text) => serde_json::from_str(&text)
             .map(Some)
             .map_err(|source| PinFileError::Syntax { file: file.to_owned(), source }),
@@ -247,10 +247,8 @@ fn checked_version(version: u32, file: &Path) -> Result<(), PinFileError> {
 fn lock(file: &Path) -> Result<File, PinFileError> {
     let beside = file.with_extension("lock");
     let io = |source| PinFileError::Io { what: "lock", file: beside.clone(), source };
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder).map_err(io)?;
-    }
-    let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&beside).map_err(io)?;
+    private_folder(folder_of(file)).map_err(io)?;
+    let lock = open_private(&beside, OpenOptions::new().create(true).truncate(false).write(true)).map_err(io)?;
     lock.lock().map_err(io)?;
     Ok(lock)
 }

@@ -6,12 +6,11 @@ use super::file::{AgentRecord, AgentsFile, FILE_NAME, KeyRecord};
 use crate::binding::check_agent_name;
 use crate::token::Token;
 use jiff::{SignedDuration, Timestamp};
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
-use toolbus_base::hex;
+use toolbus_base::{hex, open_private, private_folder};
 use toolbus_protocol::check_name;
 
 /// How long to wait for the lock of another writer.
@@ -133,8 +132,7 @@ impl AgentsFolder {
         &self,
         edit: impl FnOnce(&mut AgentsFile) -> Result<T, RegistryError>,
     ) -> Result<T, RegistryError> {
-        fs::create_dir_all(&self.folder)
-            .map_err(|source| RegistryError::Write { path: self.folder.clone(), source })?;
+        private_folder(&self.folder).map_err(|source| RegistryError::Write { path: self.folder.clone(), source })?;
         let _lock = lock(&self.folder.join(format!("{FILE_NAME}.lock")))?;
         let mut file = AgentsFile::read(&self.file())?;
         let before = file.clone();
@@ -245,7 +243,7 @@ fn after(start: Timestamp, time: Duration) -> Result<Timestamp, RegistryError> {
 /// Takes the lock until the file is dropped; the system releases it if the process dies.
 fn lock(path: &Path) -> Result<File, RegistryError> {
     let unusable = |source| RegistryError::Write { path: path.to_owned(), source };
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    let open = open_private(path, OpenOptions::new().read(true).write(true).create(true).truncate(false));
     let file = open.map_err(unusable)?;
     let give_up_at = Instant::now() + LOCK_TIMEOUT;
     loop {

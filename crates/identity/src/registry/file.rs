@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::Path;
-use toolbus_base::{from_hex, replace_file};
+use toolbus_base::{from_hex, read_private_text, replace_file};
 use toolbus_protocol::check_name;
 
 /// Name of the registry file in the data folder.
@@ -64,14 +64,14 @@ impl AgentsFile {
     /// Reads and checks the file. A missing file is an empty registry.
     pub fn read(path: &Path) -> Result<Self, RegistryError> {
         let unreadable = |source| RegistryError::Read { path: path.to_owned(), source };
-        let text = match fs::metadata(path) {
+        let text = match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => return Err(unreadable(error)),
             Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {
                 let reason = format!("it is larger than {MAX_FILE_BYTES} bytes");
                 return Err(RegistryError::Bad { path: path.to_owned(), reason });
             }
-            Ok(_) => fs::read_to_string(path).map_err(unreadable)?,
+            Ok(_) => read_private_text(path).map_err(unreadable)?,
         };
         // The parser's message ends with line and column.
         let bad = |reason: String| RegistryError::Bad { path: path.to_owned(), reason };

@@ -6,11 +6,10 @@ use super::error::RegistryError;
 use super::file::{AgentRecord, AgentsFile};
 use crate::token;
 use jiff::Timestamp;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toolbus_base::replace_file;
+use toolbus_base::{read_private, replace_file};
 
 /// The agent of tool users on the broker's machine.
 pub const LOCAL_AGENT: &str = "local";
@@ -75,7 +74,7 @@ fn ensure(file: &mut AgentsFile, new: &NewAgent<'_>, path: &Path) -> Result<(), 
 
 /// Whether the file contains a valid token of the agent.
 fn has_valid_token(agent: &AgentRecord, path: &Path) -> Result<bool, RegistryError> {
-    let text = match fs::read(path) {
+    let text = match read_private(path) {
         Ok(bytes) => String::from_utf8(bytes).unwrap_or_default(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(source) => return Err(RegistryError::Read { path: path.to_owned(), source }),

@@ -1,10 +1,11 @@
 //! `toolbus agent`: manages the agents that may connect to a broker. It edits a file in the broker's data folder, which
 //! a running broker polls.
 
-use super::{parse_duration, print_line};
+use super::parse_duration;
 use crate::config::local_broker;
 use crate::failure::Failure;
 use crate::folders;
+use crate::output::{print_error, print_line};
 use crate::roles::role_without_rules;
 use crate::table::table;
 use clap::{Args, Subcommand};
@@ -117,10 +118,11 @@ pub fn run(args: AgentArgs) -> Result<(), Failure> {
 
 impl FolderArgs {
     fn data(&self) -> Result<PathBuf, Failure> {
-        match &self.data {
-            Some(folder) => Ok(folder.clone()),
-            None => local_broker()?.data.map_or_else(folders::data_folder, Ok),
-        }
+        let configured = match &self.data {
+            Some(folder) => Some(folder.clone()),
+            None => local_broker()?.data,
+        };
+        folders::data_root(configured)
     }
 }
 
@@ -140,7 +142,7 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     if !args.host
         && let Some(warning) = role_without_rules("--role", role, &roles)
     {
-        eprintln!("{warning}");
+        print_error(warning);
     }
     let done = format!("added agent {} with role {role} to {}", args.name, data.display());
     output_token(&args.name, &issued, token_file, args.folder.json, &done)
@@ -218,7 +220,7 @@ fn output_token(
     match token_file {
         Some(file) => print_line(&format!("{done}. The token is in {}.{end}", file.display())),
         None => {
-            eprintln!("{done}. The token is shown only once.{end}");
+            print_error(format_args!("{done}. The token is shown only once.{end}"));
             print_line(issued.token.expose())
         }
     }

@@ -1,18 +1,18 @@
 //! `toolbus approvals`: lists the calls that wait for approval at all hosts, and approves or denies them. The hosts
 //! check whether the caller may decide.
 
-use super::print_line;
 use crate::failure::Failure;
-use crate::hosts_admin::ask_raw;
+use crate::hosts_admin::{ask_raw, from_all};
+use crate::output::print_line;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
+use toolbus_base::escaped;
 use toolbus_base::now_ms;
 use toolbus_client::MultiplexedClient;
-use toolbus_host::pins::diff::escaped;
 use toolbus_mcp::{ApprovalDecision, HostRequest, Members, Raw};
 
 #[derive(Args)]
@@ -165,22 +165,8 @@ async fn decide(client: &MultiplexedClient, id: &str, approve: bool, as_json: bo
 /// The waiting calls of all connected hosts, oldest first. A host that fails to answer does not hide the others.
 async fn waiting(client: &MultiplexedClient) -> Result<Vec<Pending>, Failure> {
     let hosts = client.client().hosts(&BTreeMap::new()).await?;
-    let (mut all, mut answered, mut failed) = (Vec::new(), false, None);
-    for host in hosts.iter().filter(|host| host.online) {
-        match waiting_at(client, &host.id).await {
-            Ok(of_host) => {
-                answered = true;
-                all.extend(of_host);
-            }
-            Err(failure) => {
-                eprintln!("warning: host {} is not included: {failure}", escaped(&host.id));
-                failed = failed.or(Some(failure));
-            }
-        }
-    }
-    if let Some(failure) = failed.filter(|_| !answered) {
-        return Err(failure);
-    }
+    let of_hosts = from_all(&hosts, |host| waiting_at(client, host)).await?;
+    let mut all: Vec<Pending> = of_hosts.into_iter().flat_map(|(_, of_host)| of_host).collect();
     all.sort_by_key(|pending| pending.since_ms);
     Ok(all)
 }

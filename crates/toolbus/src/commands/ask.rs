@@ -1,7 +1,8 @@
 //! `toolbus ask`: sends a question to another agent and prints its answer.
 
-use super::{parse_duration, print_line};
+use super::parse_duration;
 use crate::failure::Failure;
+use crate::output::print_line;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use clap::Args;
 use std::time::Duration;

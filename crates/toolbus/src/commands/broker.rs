@@ -1,13 +1,14 @@
 //! `toolbus broker`: serves the mailboxes over WebSocket, and the MCP endpoint, until SIGTERM or Ctrl-C.
 
-use super::print_startup;
 use crate::config::LocalBroker;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::folders;
 use crate::host_state::open_audit;
 use crate::hosting::Identities;
+use crate::output::print_startup;
 use crate::reach::dial_address;
+use crate::reach::read_given_token;
 use crate::reload;
 use crate::send_rules::PolicySendRules;
 use crate::stop::service_stop_signal;
@@ -16,7 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, TlsSettings, read_token};
+use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, TlsSettings};
 use toolbus_host::LivePolicy;
 use toolbus_identity::{
     AuthConfig, Authenticator, CertificateAuthenticator, Chain, JwtAuthenticator, Registry, ensure_broker_key,
@@ -173,14 +174,11 @@ impl BrokerArgs {
             return Err(Failure::PlainText { address: listen });
         }
         let is_secure = tls.is_some();
-        let data = match self.data {
-            Some(folder) => folder,
-            None => folders::data_folder()?,
-        };
+        let data = folders::data_root(self.data)?;
         let core =
             BrokerCore::open(&data, CoreOptions { reserve_bytes: self.reserve << 20, ..CoreOptions::default() })?;
         let (authenticator, token_file): (Arc<dyn Authenticator>, _) = match self.shared_token_file {
-            Some(file) => (Arc::new(SharedToken::new(read_token(&file)?)), file),
+            Some(file) => (Arc::new(SharedToken::new(read_given_token(&file)?)), file),
             None => {
                 let files = ensure_local_credentials(&data)?;
                 (Arc::new(authenticators(&data, self.auth)?), files.token)

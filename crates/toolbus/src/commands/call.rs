@@ -9,7 +9,9 @@ use crate::arguments;
 use crate::availability::{Availability, NOTICE_QUEUE};
 use crate::catalog::{Catalog, KnownTool};
 use crate::failure::Failure;
-use crate::progress::{Progress, one_line};
+use crate::held_back;
+use crate::output::print_error;
+use crate::progress::Progress;
 use crate::queue;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::stop::StopSignals;
@@ -21,6 +23,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use toolbus_base::terminal_line;
 use toolbus_client::{BrokerError, Call, CallItem, MultiplexedClient, SendOptions};
 use toolbus_mcp::{
     ClientHello, HostEvent, HostReply, HostRequest, MODERN_VERSION, Members, Outcome, Raw, Rpc, TaskWish, meta, raw,
@@ -83,13 +86,16 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     // Parse the arguments before connecting.
     let given = args.arguments.clone().map(read_arguments).transpose()?;
     let client = args.reach.connect(LocalAgent::Worker, transient_agent(args.role.clone()), true).await?;
-    let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
-    let tool = catalog.tool(&args.tool, client.me().role.as_deref())?;
+    let mut catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
+    let client = client.into_multiplexed();
+    if args.host.is_some() {
+        held_back::add(&mut catalog, &client, &args.tool).await?;
+    }
+    let tool = catalog.tool(&args.tool, client.client().me().role.as_deref())?;
     let arguments = take_arguments(&args, given, &tool)?;
     // Create the output folder first: if that fails, the tool must not run.
     let unusable = |source| Failure::OutFolder { folder: args.out.clone(), source };
     std::fs::create_dir_all(&args.out).map_err(unusable)?;
-    let client = client.into_multiplexed();
     let output = OutputOptions { tool: &args.tool, json: args.reach.json, out: &args.out };
     if args.detach {
         let wish = TaskWish { ttl_ms: args.ttl.map(|ttl| ttl.as_millis() as u64) };
@@ -110,7 +116,7 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     match ended? {
         Ended::Outcome(outcome) => report(&output, outcome),
         Ended::Cancelled => {
-            eprintln!("cancelled");
+            print_error("cancelled");
             Ok(ExitCode::from(CANCELLED))
         }
     }
@@ -290,7 +296,7 @@ fn show_event(body: &Body, progress: &mut Progress) {
         "notifications/message" => {
             let params = params.and_then(|params| serde_json::from_str::<Value>(params.get()).ok()).unwrap_or_default();
             let text = params["data"].as_str().map_or_else(|| params["data"].to_string(), str::to_owned);
-            progress.say(&format!("{}: {}", params["level"].as_str().unwrap_or("log"), one_line(&text)));
+            progress.say(&format!("{}: {}", params["level"].as_str().unwrap_or("log"), terminal_line(&text)));
         }
         _ => {}
     }

@@ -1,16 +1,16 @@
 //! `toolbus calls`: lists the calls at the hosts and in their mailboxes, and cancels one.
 
-use super::print_line;
 use crate::failure::Failure;
 use crate::hosts_admin::{ask, ask_all, find_by_prefix, hosts, note_hosts_away};
+use crate::output::print_line;
 use crate::queue::{self, pending_of};
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::collections::{BTreeMap, HashSet};
+use toolbus_base::escaped;
 use toolbus_client::{CancelOutcome, HostEntry, MultiplexedClient};
-use toolbus_host::pins::diff::escaped;
 use toolbus_mcp::{AdminRequest, CallList, CallRow, CallState};
 use toolbus_protocol::{ErrorCode, MsgId, principal_of};
 

@@ -1,16 +1,16 @@
 //! `toolbus dead`: dead letters. At hosts, these are calls that crashed their server or host on every attempt; at the
 //! broker, messages that could not be delivered.
 
-use super::print_line;
 use crate::failure::Failure;
 use crate::hosts_admin::{ask, ask_all, find_by_prefix, hosts, note_hosts_away};
+use crate::output::{print_error, print_line};
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::{Args, Subcommand};
 use serde_json::json;
+use toolbus_base::escaped;
 use toolbus_base::{DEAD_LETTER_SUFFIX, now_ms};
 use toolbus_client::MultiplexedClient;
-use toolbus_host::pins::diff::escaped;
 use toolbus_mcp::{AdminRequest, DeadLetter, DeadList, TaskView};
 
 #[derive(Args)]
@@ -128,7 +128,11 @@ async fn letters(client: &MultiplexedClient, args: &DeadArgs) -> Result<Vec<Host
     let mut letters = Vec::new();
     for (host, list) in lists {
         if list.more > 0 {
-            eprintln!("warning: host {} has {} more dead letters that are not listed", escaped(&host), list.more);
+            print_error(format_args!(
+                "warning: host {} has {} more dead letters that are not listed",
+                escaped(&host),
+                list.more
+            ));
         }
         letters.extend(list.letters.into_iter().map(|letter| HostLetter { host: host.clone(), letter }));
     }

@@ -2,14 +2,14 @@
 //! host has accepted the task, so that a later failure can't lose it.
 
 use super::outcome::{OutputOptions, report};
-use super::print_line;
 use crate::catalog::KnownTool;
 use crate::failure::Failure;
-use crate::progress::one_line;
+use crate::output::{print_error, print_line};
 use crate::queue;
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::Duration;
+use toolbus_base::terminal_line;
 use toolbus_client::{Call, CallItem, CancelOutcome, MultiplexedClient};
 use toolbus_mcp::{ClientHello, HostReply, HostRequest, Outcome, Raw, Rpc, TaskName, TaskWish};
 use toolbus_protocol::{Body, InboxKind, InboxMessage};
@@ -104,7 +104,7 @@ fn print_task(name: &TaskName, not_accepted: Option<&str>, json: bool) -> Result
     }
     print_line(&id)?;
     if let Some(reason) = not_accepted {
-        eprintln!("{} {reason}", one_line(&name.host));
+        print_error(format_args!("{} {reason}", terminal_line(&name.host)));
     }
     Ok(ExitCode::SUCCESS)
 }

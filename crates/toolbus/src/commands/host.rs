@@ -1,9 +1,9 @@
 //! `toolbus host`: runs MCP servers on this machine and offers their tools on the bus. It dials out to the broker, so
 //! it needs no open port, and reconnects after every outage.
 
-use super::print_startup;
 use crate::failure::Failure;
 use crate::hosting::{self, HostingArgs, Identities};
+use crate::output::print_startup;
 use crate::reach::{BusArgs, LocalAgent};
 use crate::reload;
 use crate::stop::service_stop_signal;

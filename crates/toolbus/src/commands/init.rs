@@ -1,8 +1,8 @@
 //! `toolbus init`: writes a commented toolbus.toml.
 
-use super::print_line;
 use crate::config::{FILE_NAME, TEMPLATE};
 use crate::failure::Failure;
+use crate::output::print_line;
 use clap::Args;
 use std::fs::OpenOptions;
 use std::io::{self, Write};

@@ -24,23 +24,7 @@ pub mod task;
 pub mod tools;
 pub mod up;
 
-use crate::failure::Failure;
-use std::io::{self, Write};
 use std::time::Duration;
-
-/// Prints a line. Returns an error, rather than panicking, if standard output is closed.
-pub fn print_line(line: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    // In one write, so that a reader that has seen the first line of a text has been sent all of it.
-    out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).map_err(Failure::Stdout)
-}
-
-/// Prints the startup text of a service, which must run even if standard output is closed.
-pub fn print_startup(line: &str) {
-    if let Err(error) = print_line(line) {
-        tracing::debug!("{error}");
-    }
-}
 
 /// Parses a duration such as `500ms`, `30s`, `5m`, `2h` or `30d`; a number without a unit is in seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {

@@ -1,12 +1,12 @@
 //! Prints the outcome of a tool call, as text or as JSON.
 
-use super::print_line;
 use crate::failure::Failure;
-use crate::progress::one_line;
+use crate::output::{print_error, print_line};
 use crate::show::show;
 use serde_json::Value;
 use std::path::Path;
 use std::process::ExitCode;
+use toolbus_base::terminal_line;
 use toolbus_mcp::{Outcome, Raw, codes};
 
 /// How to print an outcome.
@@ -40,10 +40,10 @@ pub fn report(output: &OutputOptions<'_>, outcome: Outcome) -> Result<ExitCode, 
     };
     let shown = show(output.tool, &value, output.out);
     for line in shown.lines {
-        if shown.is_error { eprintln!("{line}") } else { print_line(&line)? }
+        if shown.is_error { print_error(line) } else { print_line(&line)? }
     }
     if shown.is_error {
-        eprintln!("error: {} failed", output.tool);
+        print_error(format_args!("error: {} failed", output.tool));
     }
     // After the rest was printed: a file that can't be written must not hide the text.
     shown.unsaved.map_or(Ok(code), |error| Err(error.into()))
@@ -55,13 +55,13 @@ fn report_error(json: bool, error: &Raw) -> Result<ExitCode, Failure> {
     if json {
         print_line(&format!("{{\"error\":{}}}", error.get()))?;
     }
-    let message = one_line(value["message"].as_str().unwrap_or("an error without a message"));
+    let message = terminal_line(value["message"].as_str().unwrap_or("an error without a message"));
     match value["data"]["code"].as_str() {
-        Some(code) => eprintln!("error[{code}]: {message}"),
-        None => eprintln!("error: {message} ({})", value["code"]),
+        Some(code) => print_error(format_args!("error[{code}]: {message}")),
+        None => print_error(format_args!("error: {message} ({})", value["code"])),
     }
     if let Some(hint) = value["data"]["hint"].as_str() {
-        eprintln!("hint: {}", one_line(hint));
+        print_error(format_args!("hint: {}", terminal_line(hint)));
     }
     Ok(ExitCode::from(if by_bus { 2 } else { 1 }))
 }

@@ -1,15 +1,16 @@
 //! `toolbus pin`: lists the approved tool definitions, shows the changes of tools that are held back, and approves
 //! them.
 
-use super::print_line;
 use crate::config;
 use crate::failure::Failure;
 use crate::host_state::{StateArgs, lock_file};
+use crate::output::print_line;
 use crate::table::table;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use toolbus_host::pins::diff::{self, Change, escaped};
+use toolbus_base::escaped;
+use toolbus_host::pins::diff::{self, Change};
 use toolbus_host::pins::{LOCK_FILE, LockFile, PINS_FILE, Pin, PinFile};
 
 /// Digits of a hash that are enough to recognise it.
@@ -74,13 +75,15 @@ pub async fn run(args: PinArgs) -> Result<(), Failure> {
 }
 
 impl PinArgs {
-    fn lock_file(&self) -> PathBuf {
-        let beside = || lock_file(config::default_file().as_deref());
-        self.lock.clone().or_else(beside).unwrap_or_else(|| PathBuf::from(LOCK_FILE))
+    fn lock_file(&self) -> Result<PathBuf, Failure> {
+        if let Some(file) = &self.lock {
+            return Ok(file.clone());
+        }
+        Ok(lock_file(config::default_file()?.as_deref()).unwrap_or_else(|| PathBuf::from(LOCK_FILE)))
     }
 
     fn write_lock(&self, files: &[PathBuf]) -> Result<(), Failure> {
-        let path = self.lock_file();
+        let path = self.lock_file()?;
         let mut approved = Vec::new();
         for file in files {
             approved.push(LockFile::of(&PinFile::read(file)?).servers);
@@ -171,7 +174,7 @@ impl PinArgs {
 
     /// Keeps an existing lock file in step, because it takes precedence over the pins.
     fn approve_in_lock(&self, approved: &[ApprovedTool]) -> Result<(), Failure> {
-        let path = self.lock_file();
+        let path = self.lock_file()?;
         if approved.is_empty() || !path.is_file() {
             return Ok(());
         }

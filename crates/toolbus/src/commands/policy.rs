@@ -1,9 +1,9 @@
 //! `toolbus policy check`: the policy's decision about a call, the rule behind it, and the rule's position in the file.
 //! Nothing is called.
 
-use super::print_line;
 use crate::config::LocalBroker;
 use crate::failure::Failure;
+use crate::output::{print_error, print_line};
 use clap::{ArgGroup, Args, Subcommand};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -62,7 +62,7 @@ pub fn run(command: PolicyCommand) -> Result<ExitCode, Failure> {
     let PolicyCommand::Check(args) = command;
     let rules = LocalBroker::load(args.config.as_deref())?;
     for warning in &rules.warnings {
-        eprintln!("warning: {warning}");
+        print_error(format_args!("warning: {warning}"));
     }
     let arguments = args.arguments()?;
     let arguments = arguments.as_ref().map_or(Arguments::Unknown, |arguments| Arguments::Known(arguments.get()));

@@ -1,14 +1,14 @@
 //! `toolbus ps`: connections, hosts with their calls, and mailboxes with their queued messages.
 
-use super::print_line;
 use crate::commands::calls::{Call, all_calls, by_state};
 use crate::failure::Failure;
 use crate::hosts_admin::hosts;
-use crate::progress::one_line;
+use crate::output::print_line;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table};
 use clap::Args;
 use serde_json::json;
+use toolbus_base::terminal_line;
 use toolbus_client::HostEntry;
 use toolbus_mcp::HostManifest;
 use toolbus_protocol::{Body, Status};
@@ -90,7 +90,7 @@ fn as_table(shown: &Shown) -> String {
         text.push_str(&format!("\n\n{}", hosts_table(hosts, calls)));
         for host in hosts {
             for problem in problems(host) {
-                text.push_str(&format!("\nproblem on {}: {}", host.id, one_line(&problem)));
+                text.push_str(&format!("\nproblem on {}: {}", host.id, terminal_line(&problem)));
             }
         }
     }

@@ -1,7 +1,8 @@
 //! `toolbus recv`: prints the messages of a mailbox and acknowledges them.
 
-use super::{parse_duration, print_line};
+use super::parse_duration;
 use crate::failure::Failure;
+use crate::output::print_line;
 use crate::reach::{LocalAgent, ReachArgs, in_role};
 use clap::Args;
 use std::time::Duration;

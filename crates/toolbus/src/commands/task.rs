@@ -2,9 +2,10 @@
 //! to live is over. Each agent sees its own tasks, an operator sees all.
 
 use super::outcome::{OutputOptions, report};
-use super::{parse_duration, print_line};
+use super::parse_duration;
 use crate::failure::Failure;
-use crate::progress::one_line;
+use crate::hosts_admin::from_all;
+use crate::output::{print_error, print_line};
 use crate::queue;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::stop::stop_signal;
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_base::now_ms;
+use toolbus_base::terminal_line;
 use toolbus_client::{BrokerError, CancelOutcome, MultiplexedClient};
 use toolbus_mcp::{
     AdminRequest, HostReply, HostRequest, Members, Outcome, Raw, TaskList, TaskName, TaskStatus, TaskView, raw,
@@ -189,7 +191,7 @@ impl Admin<'_> {
             let asked = Instant::now();
             let is_away = self.is_away(&name.host).await?;
             if is_away && !std::mem::replace(&mut noted, true) && !timeout.is_zero() {
-                eprintln!("note: host {} is away; waiting until it is back", one_line(&name.host));
+                print_error(format_args!("note: host {} is away; waiting until it is back", terminal_line(&name.host)));
             }
             let slice = end.saturating_duration_since(asked).min(WAIT_SLICE);
             let request = AdminRequest::TaskWait { id: name.id.clone(), limit_ms: slice.as_millis() as u64 };
@@ -223,7 +225,7 @@ impl Admin<'_> {
             (Some(result), _) => report(&output, Outcome::Result(result)),
             (None, Some(error)) => report(&output, Outcome::Error(error)),
             (None, None) => {
-                eprintln!("cancelled");
+                print_error("cancelled");
                 Ok(ExitCode::from(CANCELLED))
             }
         }
@@ -233,7 +235,7 @@ impl Admin<'_> {
         if self.json {
             return print_line(as_json(name, view).get());
         }
-        let message = view.message.as_ref().map_or(String::new(), |message| format!(": {}", one_line(message)));
+        let message = view.message.as_ref().map_or(String::new(), |message| format!(": {}", terminal_line(message)));
         print_line(&format!("{name} {}{message}", status_name(view)))
     }
 
@@ -266,18 +268,11 @@ impl Admin<'_> {
     /// The tasks of all connected hosts. A host that fails to answer does not hide the others.
     async fn tasks(&self) -> Result<Vec<Named>, Failure> {
         let hosts = self.client.client().hosts(&BTreeMap::new()).await?;
-        let mut tasks = Vec::new();
-        for host in &hosts {
-            if !host.online {
-                eprintln!("warning: host {} is away; its tasks are not shown", one_line(&host.id));
-                continue;
-            }
-            match self.tasks_at(&host.id).await {
-                Ok(of_host) => tasks.extend(of_host),
-                Err(failure) => eprintln!("warning: host {} is not included: {failure}", one_line(&host.id)),
-            }
+        for host in hosts.iter().filter(|host| !host.online) {
+            print_error(format_args!("warning: host {} is away; its tasks are not shown", terminal_line(&host.id)));
         }
-        Ok(tasks)
+        let of_hosts = from_all(&hosts, |host| self.tasks_at(host)).await?;
+        Ok(of_hosts.into_iter().flat_map(|(_, of_host)| of_host).collect())
     }
 
     async fn tasks_at(&self, host: &str) -> Result<Vec<Named>, Failure> {
@@ -366,7 +361,7 @@ fn as_table(tasks: &[Named], all: bool) -> String {
             status_name(view).to_owned(),
             age(now.saturating_sub(view.created_ms)),
             age((view.created_ms + view.ttl_ms).saturating_sub(now)),
-            view.message.as_deref().map(one_line).unwrap_or_default(),
+            view.message.as_deref().map(terminal_line).unwrap_or_default(),
         ]);
     }
     if all {

@@ -1,14 +1,14 @@
 //! `toolbus tools`: lists the tools of all hosts, and reports hosts that are away and servers that are down.
 
-use super::print_line;
 use crate::catalog::{Catalog, KnownHost, KnownTool};
 use crate::failure::{Failure, ROLE_HINT, caller_description};
-use crate::progress::one_line;
+use crate::output::print_line;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table, terminal_width};
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
+use toolbus_base::terminal_line;
 use toolbus_mcp::{Members, Raw, ServerManifest, ServerState, raw};
 
 #[derive(Args)]
@@ -89,7 +89,7 @@ fn as_text(catalog: &Catalog, role: Option<&str>, width: Option<usize>) -> Strin
             false => format!("{} (away)", tool.host.name),
         };
         let hints = tool.hints().join(", ");
-        rows.push([tool.name(), tool.server.name.clone(), host, hints, one_line(&tool.description())]);
+        rows.push([tool.name(), tool.server.name.clone(), host, hints, terminal_line(&tool.description())]);
     }
     let mut text = match rows.len() {
         1 if catalog.has_no_tools_for_role() => {
@@ -118,9 +118,9 @@ fn notes(host: &KnownHost) -> Vec<String> {
     for server in &host.manifest.servers {
         match (&server.down, server.state) {
             (Some(down), ServerState::Down) => {
-                let mut note = format!("{} on {} is down: {}", server.name, host.name, one_line(&down.reason));
+                let mut note = format!("{} on {} is down: {}", server.name, host.name, terminal_line(&down.reason));
                 for line in &down.stderr {
-                    note.push_str(&format!("\n  | {}", one_line(line)));
+                    note.push_str(&format!("\n  | {}", terminal_line(line)));
                 }
                 notes.push(note);
             }
@@ -130,7 +130,7 @@ fn notes(host: &KnownHost) -> Vec<String> {
         }
     }
     notes.extend(
-        host.manifest.problems.iter().map(|problem| format!("problem on {}: {}", host.name, one_line(problem))),
+        host.manifest.problems.iter().map(|problem| format!("problem on {}: {}", host.name, terminal_line(problem))),
     );
     notes
 }

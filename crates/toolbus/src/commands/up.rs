@@ -2,11 +2,11 @@
 //! endpoint for HTTP clients.
 
 use super::broker::BrokerArgs;
-use super::print_startup;
 use crate::banner::Banner;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::hosting::{self, Hosting, HostingArgs};
+use crate::output::print_startup;
 use crate::reload;
 use crate::stop::service_stop_signal;
 use clap::Args;

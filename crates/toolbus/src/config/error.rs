@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use toolbus_base::{UnsafePath, UnsafeReason};
 use toolbus_config::ConfigError;
 
 #[derive(Debug, thiserror::Error)]
@@ -15,10 +16,22 @@ pub struct ConfigFailure {
 pub enum ConfigProblem {
     #[error("can't be read: {0}")]
     Unreadable(io::Error),
+    /// Somebody else could have written a file that was found and not named.
+    #[error("it is not used, because it {0}")]
+    Untrusted(UnsafeReason),
     #[error("{0}")]
     Invalid(#[from] ConfigError),
     #[error("server {server:?} is also in {}", first.display())]
     InBothFiles { server: String, first: PathBuf },
+}
+
+impl ConfigProblem {
+    pub fn of(error: io::Error) -> Self {
+        match UnsafePath::in_chain(&error) {
+            Some(found) => Self::Untrusted(found.reason),
+            None => Self::Unreadable(error),
+        }
+    }
 }
 
 impl ConfigFailure {
@@ -29,6 +42,9 @@ impl ConfigFailure {
     pub fn hint(&self) -> String {
         match &*self.problem {
             ConfigProblem::Unreadable(_) => "check the path; `toolbus init` writes a commented file".into(),
+            ConfigProblem::Untrusted(_) => {
+                "if you trust it, name it with --config or TOOLBUS_CONFIG; otherwise work in another folder".into()
+            }
             ConfigProblem::Invalid(error) => error.hint(),
             ConfigProblem::InBothFiles { .. } => "rename one of the two".into(),
         }

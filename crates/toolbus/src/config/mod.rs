@@ -9,10 +9,12 @@ mod read;
 pub use error::ConfigFailure;
 use error::ConfigProblem;
 
+use crate::folders;
 use std::env;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use toolbus_base::check_trusted;
 use toolbus_config::{Document, Warning};
 use toolbus_identity::AuthConfig;
 use toolbus_policy::PolicySet;
@@ -94,7 +96,7 @@ impl Config {
 
     /// Reads the configuration file, and adds the servers of an `mcpServers` file.
     pub fn load(explicit: Option<&Path>, mcp_config: Option<&Path>) -> Result<Self, ConfigFailure> {
-        let mut config = match explicit.map(Path::to_owned).or_else(default_file) {
+        let mut config = match explicit.map_or_else(default_file, |file| Ok(Some(file.to_owned())))? {
             Some(file) => Self::read(&file)?,
             None => Self::default(),
         };
@@ -149,7 +151,8 @@ impl LocalBroker {
     /// Loads the settings of a broker without a host. Only the keys that concern the broker are checked: variables need
     /// not be set.
     pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
-        let Some(file) = explicit.map(Path::to_owned).or_else(default_file) else { return Ok(Self::default()) };
+        let file = explicit.map_or_else(default_file, |file| Ok(Some(file.to_owned())))?;
+        let Some(file) = file else { return Ok(Self::default()) };
         let document = Document::parse_toml(&read_file(&file)?);
         let read = document.and_then(|document| read::read_broker(&document, &file));
         read.map_err(|error| ConfigFailure::new(&file, error))
@@ -161,18 +164,24 @@ impl LocalBroker {
 /// another broker and could change that one's agents.
 pub fn local_broker() -> Result<LocalBroker, ConfigFailure> {
     let explicit = env::var_os("TOOLBUS_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from);
-    let Some(file) = explicit.or_else(default_file) else { return Ok(LocalBroker::default()) };
+    let Some(file) = explicit.map_or_else(default_file, |file| Ok(Some(file)))? else {
+        return Ok(LocalBroker::default());
+    };
     let document = Document::parse_toml(&read_file(&file)?).map_err(|error| ConfigFailure::new(&file, error))?;
     Ok(read::read_local(&document, &file))
 }
 
-/// The toolbus.toml in the working folder or in the user's config folder.
-pub fn default_file() -> Option<PathBuf> {
-    let here = PathBuf::from(FILE_NAME);
-    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let home = set("XDG_CONFIG_HOME").or_else(|| set("HOME").map(|home| home.join(".config")));
-    let users = home.map(|folder| folder.join("toolbus").join(FILE_NAME));
-    std::iter::once(here).chain(users).find(|file| file.is_file())
+/// The toolbus.toml in the working folder or in the user's config folder. Nobody named it, so that it must not be one that
+/// another user put there: it decides which programs run, and which broker is used.
+pub fn default_file() -> Result<Option<PathBuf>, ConfigFailure> {
+    let users = folders::users_config_folder().map(|folder| folder.join("toolbus").join(FILE_NAME));
+    let Some(file) = std::iter::once(PathBuf::from(FILE_NAME)).chain(users).find(|file| file.is_file()) else {
+        return Ok(None);
+    };
+    match check_trusted(&file) {
+        Ok(_) => Ok(Some(file)),
+        Err(error) => Err(ConfigFailure::new(&file, ConfigProblem::of(error))),
+    }
 }
 
 fn read_file(file: &Path) -> Result<String, ConfigFailure> {

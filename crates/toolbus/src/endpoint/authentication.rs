@@ -10,7 +10,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use toolbus_broker::{AppBody, BrokerServer, Credential, Identity, OWN_NAME, PeerCertificate, Rights, Share, Standing};
+use toolbus_broker::{
+    AppBody, BrokerServer, Credential, Identity, OWN_NAME, PeerCertificate, Rights, Share, Standing, is_local_request,
+};
 use toolbus_protocol::AgentRef;
 use toolbus_worker::{AuthFailure, BoxFuture, Principal, Principals};
 
@@ -39,7 +41,9 @@ impl HttpAuthenticator {
             (Some(header), None) => header.to_str().ok().and_then(bearer).ok_or(AuthFailure::Invalid)?,
             (Some(_), Some(_)) => return Err(AuthFailure::Invalid),
             (None, _) if certificate.is_some() => "",
-            (None, _) => return self.without_token(),
+            (None, _) if is_local_request(request) => return self.without_token(),
+            // A reverse proxy on this machine would give the role to everybody that it serves.
+            (None, _) => return Err(AuthFailure::Missing),
         };
         let claimed = match self.shared_token {
             true => crate::reach::in_role(AgentRef::new(WITH_SHARED_TOKEN), self.role.clone()),

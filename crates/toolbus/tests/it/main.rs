@@ -1,5 +1,6 @@
 //! Integration tests of the binary, its commands and the client library, over real sockets and processes.
 
+mod a_chosen_host_is_called_by_its_own_names;
 mod agents;
 mod approvals_pins_audit;
 mod bad_clients;
@@ -12,10 +13,12 @@ mod configuration;
 mod credentials;
 mod deny_by_default;
 mod fidelity;
+mod files_are_private_and_links_are_refused;
 mod hostile_servers;
 mod hosts;
 mod in_process;
 mod kill;
+mod loopback_role_is_for_this_machine;
 mod mcp_client;
 mod mcp_process;
 mod one_effect;
@@ -26,5 +29,7 @@ mod sealed_audit;
 mod snapshot_file;
 mod snapshots;
 mod support;
+mod tables_neutralise_control_characters;
 mod token_scope;
+mod tokens_stay_home;
 mod up;

@@ -58,7 +58,7 @@ async fn a_found_token_is_not_sent_to_another_program_on_the_port() {
             output.err
         );
     }
-    squatter.check_saw_no_token(&user);
+    squatter.check_saw_no_token(user.folder.path());
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn a_found_token_is_not_sent_through_a_relay_of_the_challenge() {
     let folder = foreign_folder(&relay.address);
     let output = run(folder.path(), &user, &["ps"]).await;
     assert!(output.err.contains("error[TB0117]") && output.err.contains("belongs to another"), "{}", output.err);
-    relay.check_saw_no_token(&user);
+    relay.check_saw_no_token(user.folder.path());
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn a_reconnecting_worker_does_not_send_its_token_to_another_program_on_the
     })
     .await;
     assert!(worker.try_wait().expect("a status").is_none(), "it keeps waiting for its broker");
-    squatter.check_saw_no_token(&user);
+    squatter.check_saw_no_token(user.folder.path());
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn a_given_token_is_not_sent_in_plain_text_to_another_machine() {
 
 /// A program that listens at the address of a broker, accepts every WebSocket, and records what it receives. With the
 /// address of a real broker it relays everything.
-struct Squatter {
+pub struct Squatter {
     address: String,
     seen: Arc<Mutex<String>>,
 }
@@ -131,7 +131,7 @@ impl Squatter {
         Self::on("127.0.0.1:0", real).await
     }
 
-    async fn on(address: &str, real: Option<String>) -> Self {
+    pub async fn on(address: &str, real: Option<String>) -> Self {
         let listener = soon("the port", async {
             loop {
                 match TcpListener::bind(address).await {
@@ -152,16 +152,16 @@ impl Squatter {
         Self { address, seen }
     }
 
-    fn seen(&self) -> String {
+    pub fn seen(&self) -> String {
         self.seen.lock().expect("not poisoned").clone()
     }
 
-    fn check_saw_no_token(&self, user: &UpInstance) {
+    pub fn check_saw_no_token(&self, folder: &Path) {
         let seen = self.seen();
         assert!(seen.contains("toolbus-challenge"), "it received a challenge: {seen}");
         assert!(!seen.contains("hello") && !seen.contains("tb_"), "{seen}");
         for file in ["token", "host.token", "operator.token", "broker.key"] {
-            let secret = std::fs::read_to_string(user.folder.path().join("data/toolbus").join(file)).expect("a secret");
+            let secret = std::fs::read_to_string(folder.join("data/toolbus").join(file)).expect("a secret");
             assert!(!seen.contains(secret.trim()), "{file}");
         }
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum LookupError {
+pub(crate) enum LookupError {
     #[error("cwd {} is not a directory", .0.display())]
     Cwd(PathBuf),
     #[error("command {0:?} not found in PATH")]
@@ -18,7 +18,7 @@ pub(super) enum LookupError {
     NotExecutable(PathBuf),
 }
 
-pub(super) fn find(
+pub(crate) fn find(
     command: &str,
     env: &BTreeMap<OsString, OsString>,
     cwd: Option<&Path>,
@@ -36,7 +36,9 @@ pub(super) fn find(
         };
     }
     let directories = env.get(&OsString::from("PATH")).map(std::env::split_paths);
-    let mut candidates = directories.into_iter().flatten().map(|directory| directory.join(command));
+    // A relative entry would find a program in the working folder, which may be another author's.
+    let directories = directories.into_iter().flatten().filter(|directory| directory.is_absolute());
+    let mut candidates = directories.map(|directory| directory.join(command));
     let found = candidates.find(|path| fs::metadata(path).is_ok_and(|file| is_executable(&file)));
     found.ok_or_else(|| LookupError::NotInPath(command.to_owned()))
 }

@@ -1,7 +1,7 @@
 //! The process of a server, with its own environment and process group. It is terminated on every exit path.
 
 mod environment;
-mod lookup;
+pub(crate) mod lookup;
 mod stderr;
 
 pub(crate) use stderr::StderrTail;

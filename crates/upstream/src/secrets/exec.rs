@@ -1,6 +1,9 @@
 //! Runs a command that prints a secret: without a shell, with a time limit, and always terminated.
 
 use super::fetch::{MAX_SECRET_BYTES, within_limit};
+use crate::process::lookup;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -11,8 +14,10 @@ const EXEC_TIMEOUT: Duration = Duration::from_secs(10);
 /// Returns the command's output. Its stderr is not reported, because it may contain the secret.
 pub(super) async fn run(words: &[String]) -> Result<Vec<u8>, String> {
     let (program, args) = words.split_first().ok_or("there is no command")?;
+    let env = environment();
+    let program = lookup::find(program, &env, None).map_err(|error| format!("it could not be started: {error}"))?;
     let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.env_clear().envs(env).args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     command.kill_on_drop(true).process_group(0);
     let mut child = command.spawn().map_err(|error| format!("it could not be started: {error}"))?;
     let group = child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().ok()?));
@@ -35,6 +40,12 @@ pub(super) async fn run(words: &[String]) -> Result<Vec<u8>, String> {
         child.kill().await.ok();
     }
     outcome
+}
+
+/// The host's own, which the commands of password managers need, without the variables of toolbus: they include its token.
+fn environment() -> BTreeMap<OsString, OsString> {
+    let is_ours = |name: &OsString| name.as_encoded_bytes().starts_with(b"TOOLBUS_");
+    std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect()
 }
 
 /// Splits a command into words like a shell: white space, quotes and backslashes; nothing else is special. `None` if a

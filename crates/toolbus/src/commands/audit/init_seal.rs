@@ -1,8 +1,8 @@
 //! `toolbus audit init-seal`: creates the sealing keys of the logs that have none.
 
 use super::FolderArgs;
-use crate::commands::print_line;
 use crate::failure::Failure;
+use crate::output::print_line;
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! `toolbus audit status`: size, sealing and shipping of each log.
 
 use super::FolderArgs;
-use crate::commands::print_line;
 use crate::failure::Failure;
+use crate::output::print_line;
 use serde_json::json;
 use std::path::Path;
 use toolbus_audit::{AuditLog, last_seq};

@@ -1,8 +1,8 @@
 //! `toolbus audit tail`: prints the last lines, and new ones.
 
 use super::FolderArgs;
-use crate::commands::print_line;
 use crate::failure::Failure;
+use crate::output::print_line;
 use clap::Args;
 use serde_json::{Map, Value};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! `toolbus audit verify`: verifies the chain of each log and, with a key, its seals.
 
 use super::FolderArgs;
-use crate::commands::print_line;
 use crate::failure::Failure;
+use crate::output::print_line;
 use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};
