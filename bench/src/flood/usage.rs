@@ -24,7 +24,9 @@ pub struct Usage {
     /// Connections of hostile agents. The endpoint's own connection of an agent, which it keeps for later
     /// requests, doesn't count.
     pub connections: usize,
-    /// Messages in all mailboxes except those of honest agents.
+    /// Messages in mailboxes of hostile agents, which are mostly replies that they did not acknowledge.
+    pub hostile_messages: u64,
+    /// Messages in all other mailboxes except those of honest agents.
     pub messages: u64,
 }
 
@@ -40,12 +42,16 @@ impl Usage {
     pub async fn of(deployment: &Deployment) -> anyhow::Result<Self> {
         let status = deployment.status().await?;
         let is_hostile = |name: &str| name.starts_with("hostile") && !name.contains("#mcp-");
+        let messages = |is_counted: fn(&str) -> bool| {
+            status.mailboxes.iter().filter(|mailbox| is_counted(&mailbox.name)).map(|mailbox| mailbox.messages).sum()
+        };
         Ok(Self {
             broker: ProcessUsage::of(&deployment.broker)?,
             host: ProcessUsage::of(&deployment.host)?,
             processes: descendants(deployment.host.id()?)?,
             connections: status.connections.iter().filter(|c| is_hostile(&c.agent.session_id)).count(),
-            messages: status.mailboxes.iter().filter(|m| !m.name.starts_with("honest")).map(|m| m.messages).sum(),
+            hostile_messages: messages(|name| name.starts_with("hostile")),
+            messages: messages(|name| !name.starts_with("hostile") && !name.starts_with("honest")),
         })
     }
 
@@ -72,7 +78,8 @@ impl Usage {
     fn above(&self, before: &Self) -> Vec<String> {
         let counts = [
             ("connections", self.connections, before.connections),
-            ("messages", self.messages as usize, before.messages as usize),
+            ("messages to hostile agents", self.hostile_messages as usize, before.hostile_messages as usize),
+            ("messages to others", self.messages as usize, before.messages as usize),
             ("processes", self.processes, before.processes),
             ("broker descriptors", self.broker.descriptors, before.broker.descriptors + DESCRIPTOR_SLACK),
             ("host descriptors", self.host.descriptors, before.host.descriptors + DESCRIPTOR_SLACK),
@@ -132,8 +139,8 @@ mod tests {
         let before = Usage { processes: 4, messages: 2, ..Usage::default() };
         let mut after = Usage { processes: 3, messages: 7, ..Usage::default() };
         after.broker.descriptors = DESCRIPTOR_SLACK;
-        assert_eq!(after.above(&before), ["5 messages"]);
+        assert_eq!(after.above(&before), ["5 messages to others"]);
         after.broker.descriptors += 1;
-        assert_eq!(after.above(&before), ["5 messages", "1 broker descriptors"]);
+        assert_eq!(after.above(&before), ["5 messages to others", "1 broker descriptors"]);
     }
 }
