@@ -117,15 +117,16 @@ async fn measure(options: &FloodOptions, tools: &Tools, way: Way) -> anyhow::Res
         beside.push(flood(options, tools, way, &deployment, &honest, *agents).await?);
     }
     let flooded = Usage::of(&deployment).await.unwrap_or_else(|_| before.clone());
+    // The connections that honest agents opened while calls were slow must not count as left over.
+    drop(honest);
     let (after, mut left_over) = Usage::released(&deployment, &before).await?;
     let newcomers = honest::newcomers(&deployment).await;
     let refused = newcomers.into_iter().filter_map(|(_, outcome)| outcome.err());
     left_over.extend(refused.map(|error| format!("a new session is refused: {error:#}")));
     let control = match (options.short, beside.last()) {
-        (false, Some(last)) => Some(beside_control(options, tools, &deployment, &honest, last.outcome.cores).await?),
+        (false, Some(last)) => Some(beside_control(options, tools, &deployment, last.outcome.cores).await?),
         _ => None,
     };
-    drop(honest);
     deployment.stop().await?;
     Ok(Measured { way, role, undisturbed, beside, control, before, flooded, after, left_over, was_busy })
 }
@@ -159,9 +160,9 @@ async fn beside_control(
     options: &FloodOptions,
     tools: &Tools,
     deployment: &Deployment,
-    honest: &Honest,
     cores: f64,
 ) -> anyhow::Result<honest::Sample> {
+    let honest = Honest::join(deployment).await?;
     let mut command = Command::new(&tools.bench);
     command.args(["flood-control", "--cores", &cores.to_string()]);
     let control = Running::spawn("control", command, deployment.path())?;
