@@ -121,12 +121,15 @@ async fn measure(options: &FloodOptions, tools: &Tools, way: Way) -> anyhow::Res
     drop(honest);
     let (after, mut left_over) = Usage::released(&deployment, &before).await?;
     let newcomers = honest::newcomers(&deployment).await;
-    let refused = newcomers.into_iter().filter_map(|(_, outcome)| outcome.err());
-    left_over.extend(refused.map(|error| format!("a new session is refused: {error:#}")));
-    let control = match (options.short, beside.last()) {
-        (false, Some(last)) => Some(beside_control(options, tools, &deployment, last.outcome.cores).await?),
+    let refused: Vec<_> = newcomers.into_iter().filter_map(|(_, outcome)| outcome.err()).collect();
+    // Honest agents that are refused a session can't be measured again.
+    let control = match beside.last() {
+        Some(last) if !options.short && refused.is_empty() => {
+            Some(beside_control(options, tools, &deployment, last.outcome.cores).await?)
+        }
         _ => None,
     };
+    left_over.extend(refused.iter().map(|error| format!("a new session is refused: {error:#}")));
     deployment.stop().await?;
     Ok(Measured { way, role, undisturbed, beside, control, before, flooded, after, left_over, was_busy })
 }
