@@ -60,13 +60,18 @@ impl Honest {
         Ok(Self { callers })
     }
 
+    /// Opens sessions at servers that ended during a pause. To be called before a flood, because a call that waits here
+    /// would delay the measurement to its end.
+    pub async fn warm_up(&self) -> anyhow::Result<()> {
+        for caller in &self.callers {
+            call_both(caller).await.context("call before a measurement")?;
+        }
+        Ok(())
+    }
+
     /// Calls for some time at a total rate, and opens new sessions meanwhile.
     pub async fn measure(&self, deployment: &Deployment, rate: f64, time: Duration) -> anyhow::Result<Sample> {
         let mut sample = Sample::default();
-        // Sessions at servers that ended during a pause are opened again before the measurement.
-        for caller in &self.callers {
-            sample.note(call_both(caller).await);
-        }
         let newcomers = async {
             tokio::time::sleep(time / 3).await;
             newcomers(deployment).await

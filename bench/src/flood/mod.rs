@@ -142,6 +142,7 @@ async fn flood(
     honest: &Honest,
     agents: usize,
 ) -> anyhow::Result<Beside> {
+    honest.warm_up().await?;
     let time = options.time() + 2 * RAMP;
     let mut command = Command::new(&tools.bench);
     command.args(["flood-hostile", "--way", &way.name(), "--url", &deployment.url]);

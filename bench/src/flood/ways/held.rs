@@ -12,7 +12,10 @@ use tokio::{
 use tokio_tungstenite::WebSocketStream;
 
 use super::{LARGE, bus, frames};
-use crate::{flood::hostile::Agent, wire::tungstenite::dial};
+use crate::{
+    flood::hostile::Agent,
+    wire::{Source, tungstenite::dial},
+};
 
 /// Timeout of the first answer on a connection.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -20,7 +23,17 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const CHUNK: usize = 64 << 10;
 
 pub async fn bus_connections(agent: &Arc<Agent>, count: usize) -> anyhow::Result<()> {
-    hold(agent, count, |agent| async move { bus::open(&agent).await }).await
+    hold(agent, count, |agent| async move {
+        let (mut reader, writer) = bus::open(&agent).await?;
+        // The limit of an agent is checked behind the handshake.
+        tokio::spawn(async move {
+            while let Ok(Some(frame)) = reader.next().await {
+                agent.tally.answer(&frame);
+            }
+        });
+        Ok(writer)
+    })
+    .await
 }
 
 pub async fn http_connections(agent: &Arc<Agent>, count: usize) -> anyhow::Result<()> {
