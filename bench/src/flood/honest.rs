@@ -73,7 +73,8 @@ impl Honest {
     pub async fn measure(&self, deployment: &Deployment, rate: f64, time: Duration) -> anyhow::Result<Sample> {
         let mut sample = Sample::default();
         let newcomers = async {
-            tokio::time::sleep(time / 3).await;
+            // Late, when the hostile agents have taken as much as they get.
+            tokio::time::sleep(time.mul_f64(0.8)).await;
             newcomers(deployment).await
         };
         let (calls, newcomers) = tokio::join!(self.call_at(rate, time), newcomers);
