@@ -28,6 +28,14 @@ pub enum Command {
     Mcp(crate::mcp::McpOptions),
     /// Kill processes and cut links under load, and check that no call is lost or has two effects.
     Chaos(crate::chaos::ChaosOptions),
+    /// Hostile agents misbehave in many ways; honest agents must stay served, and nothing may be left over.
+    Flood(crate::flood::FloodOptions),
+    /// The hostile agents of `flood`.
+    #[command(hide = true)]
+    FloodHostile(crate::flood::HostileOptions),
+    /// Uses as much CPU as the hostile agents did.
+    #[command(hide = true)]
+    FloodControl(crate::flood::ControlOptions),
     /// Overhead of a host's journal per call.
     Journal(crate::journal::JournalOptions),
     /// The host process of the journal benchmark.
@@ -41,7 +49,7 @@ pub enum Command {
     ChaosWatchdog { folder: PathBuf },
     /// The MCP server of a measurement.
     #[command(hide = true)]
-    McpServer,
+    McpServer(crate::mcp::server::McpServerOptions),
     /// A relay process of a measurement.
     #[command(hide = true)]
     Relay {

@@ -7,6 +7,7 @@ mod backlog;
 mod chaos;
 mod cli;
 mod contenders;
+mod flood;
 mod goals;
 mod idle;
 mod journal;
@@ -69,6 +70,18 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Chaos(options) => {
             return one_thread()?.block_on(chaos::run(options));
         }
+        Command::Flood(options) => {
+            return one_thread()?.block_on(flood::run(options));
+        }
+        Command::FloodHostile(options) => {
+            process::exit_with_parent();
+            let runtime = Builder::new_multi_thread().enable_all().build().context("start a runtime")?;
+            runtime.block_on(limited(flood::misbehave(options)))?;
+        }
+        Command::FloodControl(options) => {
+            process::exit_with_parent();
+            flood::burn(&options);
+        }
         Command::Journal(options) => {
             return one_thread()?.block_on(journal::run(options));
         }
@@ -76,7 +89,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
             process::exit_with_parent();
             one_thread()?.block_on(limited(journal::host::run(options)))?;
         }
-        Command::McpServer => mcp::server::serve()?,
+        Command::McpServer(options) => mcp::server::serve(&options)?,
         Command::EffectServer(options) => chaos::effect::serve(&options)?,
         Command::ChaosWatchdog { folder } => chaos::watch(&folder),
         Command::Relay { contender } => {

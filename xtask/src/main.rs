@@ -47,6 +47,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
+    /// Floods broker, host and endpoint with hostile agents in many ways; honest agents must stay served, memory bounded,
+    /// and nothing left over. `--way NAME` runs one way, `--short` runs all without judging latencies.
+    Flood {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Measures rates and latencies as ratios to other systems in the same run; `bench mcp` measures tool calls, `bench
     /// policy` policy decisions, `bench journal` the overhead of a host's journal.
     Bench {
@@ -90,6 +96,7 @@ fn main() -> ExitCode {
         Task::Conformance(args) => conformance::run(&args),
         Task::Parts => Parts::install().map(|parts| println!("{}", parts.folder().display())),
         Task::Chaos { options } => chaos(options),
+        Task::Flood { options } => bench("flood", options),
         Task::Bench { options } => match options.split_first() {
             Some((first, rest)) if first == "mcp" => bench("mcp", rest.to_vec()),
             Some((first, rest)) if first == "journal" => bench("journal", rest.to_vec()),
@@ -124,6 +131,7 @@ fn test() -> Result<(), StepError> {
     shipped_binaries()?;
     conformance::run(&ConformanceArgs::of_binary(target_folder().join("debug/toolbus")))?;
     chaos(["--kills", "20", "--cuts", "200", "--terms", "20"].map(String::from).to_vec())?;
+    Step::new("flood", target_folder().join("debug/toolbus-bench")).args(["flood", "--short"]).run()?;
     interop()
 }
 

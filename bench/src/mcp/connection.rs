@@ -70,16 +70,43 @@ impl Connection {
         Ok(())
     }
 
-    /// Calls the tool and checks its answer.
+    /// Ends a client over stdio in order: its server reads EOF and exits.
+    pub async fn close(self) -> anyhow::Result<()> {
+        let Transport::Stdio(stdio) = self.transport else { return Ok(()) };
+        let Stdio { mut child, input, .. } = *stdio;
+        drop(input);
+        tokio::time::timeout(ANSWER_LIMIT, child.wait()).await.context("timed out waiting for an exit")??;
+        Ok(())
+    }
+
+    /// Another session of the same client over HTTP, on the same pool of connections.
+    pub fn another_session(&self) -> Option<Self> {
+        let Transport::Http(http) = &self.transport else { return None };
+        let http = Http {
+            client: http.client.clone(),
+            url: http.url.clone(),
+            token: http.token.clone(),
+            session: Mutex::new(None),
+        };
+        Some(Self { era: self.era, ids: AtomicU64::new(1), transport: Transport::Http(Box::new(http)) })
+    }
+
+    /// Calls the tool `echo` and checks its answer.
     pub async fn echo(&self, text: &str) -> anyhow::Result<()> {
-        let result = self.request("tools/call", json!({"name": "echo", "arguments": {"text": text}})).await?;
+        self.echo_by("echo", text).await
+    }
+
+    /// Calls a tool that returns its text, and checks its answer.
+    pub async fn echo_by(&self, tool: &str, text: &str) -> anyhow::Result<()> {
+        let result = self.request("tools/call", json!({"name": tool, "arguments": {"text": text}})).await?;
         if result["content"][0]["text"] != text {
             bail!("the result is not an echo: {result}");
         }
         Ok(())
     }
 
-    async fn request(&self, method: &str, mut params: Value) -> anyhow::Result<Value> {
+    /// Sends a request and returns its result.
+    pub async fn request(&self, method: &str, mut params: Value) -> anyhow::Result<Value> {
         if self.era == Era::Modern {
             params["_meta"] = json!({
                 "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -113,7 +140,7 @@ impl Connection {
 }
 
 struct Stdio {
-    _child: Child,
+    child: Child,
     input: AsyncMutex<ChildStdin>,
     pending: Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>,
 }
@@ -144,7 +171,7 @@ impl Stdio {
                 answers.clear();
             }
         });
-        Ok(Self { _child: child, input, pending })
+        Ok(Self { child, input, pending })
     }
 
     async fn request(&self, id: u64, message: &Value) -> anyhow::Result<Value> {

@@ -37,7 +37,8 @@ pub async fn connect_text(url: &str) -> anyhow::Result<(Reader, Writer)> {
     Ok(pipe(dial(url).await?, Writer::text))
 }
 
-async fn dial(url: &str) -> anyhow::Result<WebSocketStream<TcpStream>> {
+/// Opens a WebSocket.
+pub async fn dial(url: &str) -> anyhow::Result<WebSocketStream<TcpStream>> {
     let stream = super::client::dial_tcp(url).await?;
     let (socket, _) = client_async(url, stream).await.with_context(|| format!("open a WebSocket to {url}"))?;
     Ok(socket)
