@@ -125,7 +125,7 @@ impl BusArgs {
             let roles: Vec<&str> = local.roles.iter().map(String::as_str).collect();
             let role = agent.role.as_deref();
             let warning = role.and_then(|role| claimed_role_without_rules("--role", role, &roles));
-            warning.into_iter().for_each(|warning| print_error(warning));
+            warning.into_iter().for_each(print_error);
         }
         let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
         let Credential { token, scope: token_scope } = match self.credential(local_agent, local) {
