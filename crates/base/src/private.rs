@@ -80,6 +80,8 @@ pub fn private_folder(path: &Path) -> io::Result<()> {
     if folder.mode() & STICKY != 0 {
         return Err(UnsafePath::error(path, UnsafeReason::Shared));
     }
+    // Before the mode is changed: a folder that others use too, given by mistake, stays as it is.
+    check_entries(path)?;
     if folder.mode() & 0o7777 != FOLDER_MODE {
         let is_shared = folder.mode() & 0o022 != 0;
         match fs::set_permissions(path, Permissions::from_mode(FOLDER_MODE)) {
@@ -88,8 +90,10 @@ pub fn private_folder(path: &Path) -> io::Result<()> {
             Err(_) => return Err(UnsafePath::error(path, UnsafeReason::Shared)),
             Ok(()) => {}
         }
+        // Others may have added an entry meanwhile.
+        check_entries(path)?;
     }
-    check_entries(path)
+    Ok(())
 }
 
 /// Resolves the path of a data or state folder itself: it may be a link, as systemd makes for a dynamic user, if the link

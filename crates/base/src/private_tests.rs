@@ -45,7 +45,9 @@ fn links_are_refused_as_folder_as_file_and_in_a_folder() {
     assert_eq!(reason(read_private_text(&real.join("g"))), Some(UnsafeReason::Link));
     let create = reason(open_unlinked(&real.join("g"), OpenOptions::new().append(true).create(true)));
     assert_eq!(create, Some(UnsafeReason::Link));
+    fs::set_permissions(&real, Permissions::from_mode(0o755)).expect("permissions");
     assert_eq!(reason(private_folder(&real)), Some(UnsafeReason::Link));
+    assert_eq!(mode(&real), 0o755, "a folder that is not used is not changed");
 }
 
 #[test]
