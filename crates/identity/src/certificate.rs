@@ -91,7 +91,8 @@ impl Authenticator for CertificateAuthenticator {
             return Err(AuthRefusal::new(ErrorCode::CredentialExpired, "the client certificate has expired"));
         }
         let agent = bind(&name, role.as_ref(), credential.claimed)?;
-        Ok(Identity { agent, rights: Rights { host: self.is_host(&name), ..Rights::WORKER }, standing })
+        let rights = Rights { host: self.is_host(&name), ..Rights::WORKER };
+        Ok(Identity { agent, rights, standing, incarnation: 0 })
     }
 
     fn is_host(&self, name: &str) -> bool {

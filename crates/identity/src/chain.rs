@@ -2,7 +2,7 @@
 
 use crate::certificate::CertificateAuthenticator;
 use crate::jwt::JwtAuthenticator;
-use crate::{AuthRefusal, Authenticator, Credential, Identity, Registry, token};
+use crate::{AgentsFollower, AuthRefusal, Authenticator, Credential, Identity, Registry, token};
 use toolbus_protocol::ErrorCode;
 
 /// Our own tokens are checked by the registry, tokens with two dots as JWTs, and clients without a token by their
@@ -43,6 +43,10 @@ impl Authenticator for Chain {
         };
         let identity = external.ok_or_else(AuthRefusal::unknown)?.authenticate(credential)?;
         self.check_not_registered(identity)
+    }
+
+    fn follow_agents(&self, follower: AgentsFollower) {
+        self.registry.follow_agents(follower);
     }
 
     fn knows(&self, name: &str) -> bool {

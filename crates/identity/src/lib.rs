@@ -6,7 +6,9 @@
 //! - [`JwtAuthenticator`] and [`CertificateAuthenticator`] check credentials issued elsewhere; [`Chain`] selects the
 //!   authenticator for the credential presented. [`read_auth`] reads their configuration.
 //! - [`Identity`] is the authenticated identity of a connection; [`Standing`] tells how long it is valid.
+//! - [`Agents`] tells an [`AgentsFollower`] which agents there are.
 
+mod agents;
 mod authenticator;
 mod binding;
 mod broker_key;
@@ -22,6 +24,7 @@ mod shared_token;
 mod standing;
 mod token;
 
+pub use agents::{AgentState, Agents, AgentsFollower, RegisteredAgent};
 pub use authenticator::{AuthRefusal, Authenticator, Credential};
 pub use binding::{BadAgentName, check_agent_name};
 pub use broker_key::{BROKER_KEY_FILE, ensure_broker_key, read_broker_key};

@@ -146,7 +146,7 @@ impl Authenticator for JwtAuthenticator {
             return Err(refusal(&ErrorKind::ExpiredSignature));
         }
         let agent = bind(&holder.name, holder.role.as_ref(), credential.claimed)?;
-        Ok(Identity { agent, rights: holder.rights, standing: Standing::until(holder.expires) })
+        Ok(Identity { agent, rights: holder.rights, standing: Standing::until(holder.expires), incarnation: 0 })
     }
 
     /// Considers name patterns only: a host claim is unknown until the token is presented.
