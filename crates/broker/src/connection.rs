@@ -42,6 +42,10 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
     let restricted = !peer.rights.unrestricted;
     let name = peer.name.clone();
     let conn = server.core.attach(peer, outbox.clone());
+    if !server.core.generations().is_current(&identity) {
+        server.core.detach(conn);
+        return close_with_error(&mut socket, &EndReason::Revoked.into()).await;
+    }
     tracing::debug!(agent = &*name, ?conn, framing = framing.as_str(), "connected");
     let half_heartbeat = server.options.heartbeat / 2;
     let mut ticks = tokio::time::interval_at(Instant::now() + half_heartbeat, half_heartbeat);
