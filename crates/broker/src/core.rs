@@ -82,7 +82,7 @@ impl BrokerCore {
         engine.fingerprint_seed = identity.seed;
         let hosts = Arc::new(FolderDirectory::open(folder, identity.seed));
         let store = StoreOptions { checksum_seed: identity.seed, ..options.store };
-        let kept = (Claims::open(folder), Generations::open(folder));
+        let kept = (Claims::open(folder), Generations::open(folder)?);
         Self::start(Arc::new(disk), identity.id, hosts, kept, CoreOptions { engine, store, ..options })
     }
 

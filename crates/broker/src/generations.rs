@@ -4,6 +4,7 @@
 //! `generations.json` tells which agent had each name when the broker last looked, and below which message everything of
 //! earlier generations has to be removed.
 
+use crate::error::{BrokerError, BrokerResult};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,13 +23,10 @@ pub struct Generations {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     known: BTreeMap<String, Known>,
     /// The file lacks a change.
     is_unsaved: bool,
-    /// The file could not be read, so any agent may have had a name.
-    is_incomplete: bool,
 }
 
 /// A name that an agent has or had.
@@ -56,23 +54,19 @@ pub enum Change {
 }
 
 impl Generations {
-    /// Reads the folder's generations. An unreadable file is logged and ends the agents of all names, because some may have
-    /// been given anew.
-    pub fn open(folder: &Path) -> Self {
+    /// Reads the folder's generations. A file that can't be read is an error: without it, an agent could inherit what
+    /// another one of its name began, and to remove all messages instead would lose those of all agents.
+    pub fn open(folder: &Path) -> BrokerResult<Self> {
         let file = folder.join(FILE);
         let read = match fs::read(&file) {
-            Ok(bytes) => parse(&bytes).ok_or_else(|| "it is not valid".to_owned()),
+            Ok(bytes) => parse(&bytes).ok_or_else(|| "it is damaged".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
             Err(error) => Err(error.to_string()),
         };
-        let state = match read {
-            Ok(known) => State { known, ..State::default() },
-            Err(reason) => {
-                tracing::error!(file = %file.display(), reason, "the generations of agents are unreadable; all agents start anew");
-                State { is_incomplete: true, ..State::default() }
-            }
-        };
-        Self { file, state: Mutex::new(state) }
+        match read {
+            Ok(known) => Ok(Self { file, state: Mutex::new(State { known, is_unsaved: false }) }),
+            Err(reason) => Err(BrokerError::Generations { file, reason }),
+        }
     }
 
     /// The names of which a generation has ended, each with its current generation and the end of earlier messages.
@@ -106,7 +100,7 @@ impl Generations {
             let mut known = earlier.unwrap_or_default();
             let has_ended = match earlier {
                 Some(earlier) => earlier.incarnation.is_some() && earlier.incarnation != incarnation,
-                None => incarnation.is_none() || state.is_incomplete,
+                None => incarnation.is_none(),
             };
             // Set first: see `is_current`.
             known.incarnation = incarnation;
@@ -124,7 +118,6 @@ impl Generations {
             state.is_unsaved |= is_changed;
             state.known.insert(name, known);
         }
-        state.is_incomplete = false;
         if !state.is_unsaved {
             return true;
         }
@@ -162,4 +155,83 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Known>> {
         Some(Known { incarnation: number("incarnation"), generation, before, expired: false })
     };
     entries.iter().map(|(name, entry)| Some((name.clone(), known(entry)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use toolbus_identity::RegisteredAgent;
+
+    fn agents(all: &[(&str, u64, AgentState)]) -> Agents {
+        let agent = |incarnation, state| RegisteredAgent { incarnation, state };
+        all.iter().map(|(name, incarnation, state)| ((*name).to_owned(), agent(*incarnation, *state))).collect()
+    }
+
+    fn open(folder: &Path) -> Generations {
+        Generations::open(folder).expect("readable")
+    }
+
+    /// The changes that these agents cause in a folder.
+    fn changes(folder: &Path, all: &[(&str, u64, AgentState)]) -> Vec<(String, Change)> {
+        let mut changes = Vec::new();
+        let is_saved = open(folder).update(
+            &agents(all),
+            |name| name == "reserved",
+            |name, change| {
+                changes.push((name.to_owned(), change));
+                7
+            },
+        );
+        assert!(is_saved);
+        changes
+    }
+
+    #[test]
+    fn a_change_is_found_after_any_restart_and_only_once() {
+        use AgentState::{Expired, Revoked, Valid};
+        let folder = tempfile::tempdir().expect("a folder");
+        let check = |all: &[(&str, u64, AgentState)], expected: &[(&str, Change)]| {
+            let expected: Vec<_> = expected.iter().map(|(name, change)| ((*name).to_owned(), *change)).collect();
+            assert_eq!(changes(folder.path(), all), expected, "{all:?}");
+        };
+        check(&[("ana", 1, Valid), ("bo", 2, Revoked), ("reserved", 3, Revoked)], &[("bo", Change::Ended)]);
+        check(&[("ana", 1, Valid), ("bo", 2, Revoked)], &[]);
+        check(&[("ana", 4, Valid), ("bo", 5, Valid)], &[("ana", Change::Ended)]);
+        check(&[("bo", 5, Valid)], &[("ana", Change::Ended)]);
+        check(&[("ana", 6, Expired), ("bo", 5, Revoked)], &[("ana", Change::Expired), ("bo", Change::Ended)]);
+        let ended = open(folder.path()).ended();
+        assert_eq!(ended, [("ana".to_owned(), 2, 7), ("bo".to_owned(), 2, 7)]);
+        fs::write(folder.path().join(FILE), "{").expect("writable");
+        assert!(matches!(Generations::open(folder.path()), Err(BrokerError::Generations { .. })));
+    }
+
+    #[test]
+    fn an_expired_agent_is_reported_once_and_when_it_is_renewed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let generations = open(folder.path());
+        let mut changes = Vec::new();
+        for state in [AgentState::Valid, AgentState::Expired, AgentState::Expired, AgentState::Valid] {
+            let mut apply = |_: &str, change| {
+                changes.push(change);
+                0
+            };
+            assert!(generations.update(&agents(&[("ana", 1, state)]), |_| false, &mut apply));
+        }
+        assert_eq!(changes, [Change::Expired, Change::Renewed]);
+    }
+
+    #[test]
+    fn an_identity_is_current_until_its_agent_ends() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let generations = open(folder.path());
+        let identity = |incarnation| {
+            let agent = toolbus_protocol::AgentRef::new("ana#x");
+            Identity { incarnation, ..Identity::local(agent, toolbus_identity::Rights::WORKER) }
+        };
+        assert!(generations.is_current(&identity(1)), "an agent that was just added");
+        generations.update(&agents(&[("ana", 1, AgentState::Valid)]), |_| false, |_, _| 0);
+        assert!(generations.is_current(&identity(1)) && generations.is_current(&identity(0)));
+        generations.update(&agents(&[("ana", 2, AgentState::Valid)]), |_| false, |_, _| 0);
+        assert!(!generations.is_current(&identity(1)) && generations.is_current(&identity(2)));
+    }
 }
