@@ -19,6 +19,7 @@ mod files;
 mod identity;
 mod jwt;
 mod patterns;
+mod qualifier;
 mod registry;
 mod shared_token;
 mod standing;
@@ -35,6 +36,7 @@ pub use files::FileMark;
 pub use identity::{Identity, OWN_NAME, mailbox_of};
 pub use jwt::{JwtAuthenticator, JwtConfig, JwtError, KeysFrom};
 pub use patterns::{BadPattern, Pattern};
+pub use qualifier::Qualifier;
 pub use registry::{
     AGENTS_FILE, AgentInfo, AgentsFolder, HOST_AGENT, HOST_TOKEN_FILE, Issued, KeyInfo, LOCAL_AGENT, LOCAL_TOKEN_FILE,
     LocalCredentials, NewAgent, OPERATOR_AGENT, OPERATOR_TOKEN_FILE, Registry, RegistryError, ensure_local_credentials,

@@ -5,5 +5,6 @@ mod followed_agents;
 mod issuer;
 mod jwt;
 mod local;
+mod names_are_qualified_by_issuer;
 mod registry;
 mod support;
