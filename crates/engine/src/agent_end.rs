@@ -5,7 +5,7 @@
 //! of a name counts its revoked agents; it is part of what identifies the sender of a message. Hosts are notified, because
 //! they hold calls of the agent.
 
-use crate::engine::DeadlineEntry;
+use crate::engine::{Conn, DeadlineEntry};
 use crate::ledger::PendingId;
 use crate::settle::DiscardReason;
 use crate::{ConnId, Effects, Engine, Fingerprint, Millis, Outgoing, Seq};
@@ -107,19 +107,24 @@ impl Engine {
     }
 
     fn set_ended(&mut self, end: AgentEnd, effects: &mut Effects) {
-        for (conn, peer) in &self.conns {
-            if peer.host && peer.subscribed && peer.numbered_receipts {
-                effects.send(*conn, Outgoing::AgentsEnded { agents: vec![end.clone()] });
-            }
+        for conn in self.conns_where(|peer| peer.host && peer.subscribed && peer.numbered_receipts) {
+            effects.send(conn, Outgoing::AgentsEnded { agents: vec![end.clone()] });
         }
         self.ended.insert(end.name.clone(), end);
     }
 
     /// Ignores further commands of the agent: its connections may not have noticed yet that its credential has ended.
     fn disconnect_agent(&mut self, now: Millis, name: &str, effects: &mut Effects) {
-        let is_own = |peer: &crate::engine::Conn| !peer.rights.unrestricted && principal_of(&peer.sender.name) == name;
-        let own: Vec<ConnId> = self.conns.iter().filter(|(_, peer)| is_own(peer)).map(|(conn, _)| *conn).collect();
+        let own = self.conns_where(|peer| !peer.rights.unrestricted && principal_of(&peer.sender.name) == name);
         own.into_iter().for_each(|conn| self.disconnect(now, conn, effects));
+    }
+
+    /// In the order of their arrival, because the order of effects must not depend on the hash map.
+    fn conns_where(&self, is_wanted: impl Fn(&Conn) -> bool) -> Vec<ConnId> {
+        let wanted = self.conns.iter().filter(|(_, peer)| is_wanted(peer));
+        let mut wanted: Vec<ConnId> = wanted.map(|(conn, _)| *conn).collect();
+        wanted.sort_unstable_by_key(|conn| conn.0);
+        wanted
     }
 
     /// The pending messages that the agents have sent or received, each below a sequence number, in mailboxes that the

@@ -1,7 +1,9 @@
 //! An agent that gets the name of a revoked one is another agent: it sees and uses nothing of the first.
 
-use crate::revocable_fleet::Fleet;
-use crate::up::toolbus;
+use crate::mcp_client::{HttpClient, McpClient};
+use crate::revocable_fleet::{Fleet, configure};
+use crate::support::soon;
+use crate::up::{UpInstance, toolbus};
 use std::path::Path;
 
 async fn revoke_and_add(folder: &Path) {
@@ -79,4 +81,51 @@ async fn a_name_given_anew_while_the_broker_is_down_inherits_nothing_and_keeps_i
         })
         .await;
     assert!(!fleet.log().contains("say first"), "{}", fleet.log());
+}
+
+/// The first agent's HTTP connection broke during its call, which the same agent could continue in its session, or join.
+#[tokio::test]
+async fn http_sessions_and_calls_of_the_first_agent_are_not_for_the_next() {
+    const HOLD: &str = r#"{"name":"hold","arguments":{"text":"http"}}"#;
+    const INITIALIZE: &str =
+        r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    configure(folder.path());
+    let instance = UpInstance::start_in(folder, &[]).await;
+    let folder = instance.folder.path().to_owned();
+    let log = || std::fs::read_to_string(folder.join("log")).expect("a log");
+    let logged = async |line: &str, count: usize| {
+        let has_all = || log().lines().filter(|logged| *logged == line).count() >= count;
+        soon(line, async {
+            while !has_all() {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await
+            }
+        })
+        .await;
+    };
+    let client = async |token: &str| {
+        let token = std::fs::read_to_string(folder.join(token)).expect("a token");
+        let mut client = HttpClient::to(&format!("http://{}/mcp", instance.address()), token.trim());
+        client.request("initialize", INITIALIZE).await;
+        client.notify("notifications/initialized", "{}").await;
+        client
+    };
+    instance.run(&["agent", "add", "bob", "--role", "user", "--token-file", "bob"]).await.check(0, &[], &[]);
+    soon("the tools", async { while !instance.run(&["tools", "--token-file", "bob"]).await.out.contains("hold") {} })
+        .await;
+    let mut first = client("bob").await;
+    let session = first.session().to_owned();
+    let call = tokio::spawn(async move { first.request("tools/call", HOLD).await });
+    logged("hold http", 1).await;
+    call.abort();
+
+    revoke_and_add(&folder).await;
+    logged("cancelled", 1).await;
+    let mut next = client("next").await;
+    let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#.to_owned();
+    let headers = [("mcp-session-id", session.as_str()), ("mcp-protocol-version", "2025-11-25")];
+    assert_eq!(next.send(&headers, ping).await.0, 404);
+    let call = tokio::spawn(async move { next.request("tools/call", HOLD).await });
+    logged("hold http", 2).await;
+    call.abort();
 }

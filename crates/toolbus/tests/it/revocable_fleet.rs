@@ -4,7 +4,7 @@ use crate::mcp_process::python;
 use crate::support::{BrokerProcess, soon};
 use crate::up::{CommandOutput, toolbus};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
@@ -47,17 +47,7 @@ impl Fleet {
     /// `bob` and `ana` have tokens; two calls run at a time, and `wipe` needs an approval.
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let file = |name: &str| folder.path().join(name);
-        std::fs::write(file("server.py"), SERVER).expect("written");
-        std::fs::write(file("log"), "").expect("written");
-        let config = format!(
-            "[roles.user]\nallow = ['hold', 'say']\nask = ['wipe']\nsend = ['*']\n\
-             [servers.s]\ncommand = {:?}\nargs = ['-u', {:?}, {:?}]\nera = 'legacy'\nmax_concurrency = 2\n",
-            python(),
-            file("server.py"),
-            file("log")
-        );
-        std::fs::write(file("toolbus.toml"), config).expect("written");
+        configure(folder.path());
         let broker = start_broker(&folder, "127.0.0.1:0").await;
         let host = start_host(&folder, &broker);
         let fleet = Self { folder, broker, host };
@@ -129,7 +119,7 @@ impl Fleet {
     /// Waits until the server has logged that line.
     pub async fn until_logged(&self, line: &str) {
         self.until(line, async || {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             self.log().lines().any(|logged| logged == line)
         })
         .await;
@@ -145,6 +135,21 @@ impl Fleet {
         let folder: PathBuf = if of_host { data.join("hosts/host/audit") } else { data.join("audit") };
         std::fs::read_to_string(folder.join("audit-000001.jsonl")).expect("a log")
     }
+}
+
+/// Writes the server and a toolbus.toml with the role `user`.
+pub fn configure(folder: &Path) {
+    let file = |name: &str| folder.join(name);
+    std::fs::write(file("server.py"), SERVER).expect("written");
+    std::fs::write(file("log"), "").expect("written");
+    let config = format!(
+        "[roles.user]\nallow = ['hold', 'say']\nask = ['wipe']\nsend = ['*']\n\
+         [servers.s]\ncommand = {:?}\nargs = ['-u', {:?}, {:?}]\nera = 'legacy'\nmax_concurrency = 2\n",
+        python(),
+        file("server.py"),
+        file("log")
+    );
+    std::fs::write(file("toolbus.toml"), config).expect("written");
 }
 
 async fn start_broker(folder: &TempDir, address: &str) -> BrokerProcess {
