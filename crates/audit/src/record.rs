@@ -127,6 +127,21 @@ pub enum Record {
         /// `revoked` or `expired`.
         what: String,
     },
+    /// Something that an agent began was ended, because its credential was revoked or has expired.
+    Ended {
+        /// The agent.
+        agent: String,
+        /// `revoked` or `expired`.
+        reason: &'static str,
+        /// `message`, `call`, `task`; `sent_messages` and `received_messages` count them all.
+        what: &'static str,
+        /// The mailbox of the message, or the tool of the call.
+        to: Option<String>,
+        /// The id of the message or call, if it is known.
+        id: Option<String>,
+        /// How many there were.
+        count: u64,
+    },
     /// Refused messages of one sender within a second.
     SendRefused {
         /// The sender.
@@ -203,6 +218,7 @@ impl Record {
             Self::Approval { subject, .. } => subject.truncate(),
             Self::Pin { tool, .. } => truncate(tool),
             Self::SendRefused { to, .. } => truncate(to),
+            Self::Ended { to, .. } => to.iter_mut().for_each(truncate),
             _ => {}
         }
         self

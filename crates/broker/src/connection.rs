@@ -32,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_FRAMES_LIMIT: Duration = Duration::from_secs(1);
 
 pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
-    let Accepted { socket, identity, counted, framing, version } = accepted;
+    let Accepted { mut socket, identity, counted, framing, version } = accepted;
     let auditor = Auditor::new(server.options.audit.as_ref(), &identity.agent);
     auditor.iter().for_each(Auditor::accepted);
     let outbox = Arc::new(ConnectionOutbox::new(auditor));
@@ -41,6 +41,10 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
     let restricted = !peer.rights.unrestricted;
     let name = peer.name.clone();
     let conn = server.core.attach(peer, outbox.clone());
+    if !server.core.generations().is_current(&identity) {
+        server.core.detach(conn);
+        return close_with_error(&mut socket, &EndReason::Revoked.into()).await;
+    }
     tracing::debug!(agent = &*name, ?conn, framing = framing.as_str(), "connected");
     let half_heartbeat = server.options.heartbeat / 2;
     let mut ticks = tokio::time::interval_at(Instant::now() + half_heartbeat, half_heartbeat);

@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::directory::{FolderDirectory, HostDirectory};
 use crate::dispatch::{Dispatcher, FetchQueue};
 use crate::error::{BrokerError, BrokerResult};
+use crate::generations::Generations;
 use crate::store_threads;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use toolbus_engine::{
     AttemptsNote, Command, ConnId, Effects, Engine, EngineOptions, Mailboxes, Millis, Names, Outbox, Peer,
-    RestoredMessage, Settled, Window,
+    RestoredMessage, Seq, Settled, Window,
 };
 use toolbus_protocol::JournalClaim;
 use toolbus_store::{Disk, FolderDisk, LogStore, Replay, Store, StoreError, StoreOptions};
@@ -43,6 +44,7 @@ pub struct BrokerCore {
     identity: String,
     hosts: Arc<dyn HostDirectory>,
     claims: Claims,
+    generations: Generations,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
@@ -80,15 +82,15 @@ impl BrokerCore {
         engine.fingerprint_seed = identity.seed;
         let hosts = Arc::new(FolderDirectory::open(folder, identity.seed)?);
         let store = StoreOptions { checksum_seed: identity.seed, ..options.store };
-        let claims = Claims::open(folder);
-        Self::start(Arc::new(disk), identity.id, hosts, claims, CoreOptions { engine, store, ..options })
+        let kept = (Claims::open(folder), Generations::open(folder)?);
+        Self::start(Arc::new(disk), identity.id, hosts, kept, CoreOptions { engine, store, ..options })
     }
 
     fn start(
         disk: Arc<dyn Disk>,
         identity: String,
         hosts: Arc<dyn HostDirectory>,
-        claims: Claims,
+        (claims, generations): (Claims, Generations),
         options: CoreOptions,
     ) -> BrokerResult<Arc<Self>> {
         let store_options = StoreOptions {
@@ -98,6 +100,8 @@ impl BrokerCore {
         };
         let started = Instant::now();
         let mut replay = EngineReplay(Engine::new(options.engine));
+        let ended = generations.ended();
+        ended.iter().for_each(|(name, generation, _)| replay.0.restore_generation(name, *generation));
         let (store, recovery) =
             LogStore::open(disk, store_options, &mut replay).map_err(|error| BrokerError::Open(Arc::new(error)))?;
         let mut engine = replay.0;
@@ -109,6 +113,10 @@ impl BrokerCore {
         for (mailbox, fence) in claims.fences() {
             engine.restore_fence(&mailbox, fence);
         }
+        let clock = Clock::start();
+        // A crash may have come before the removal was durable. No peer is connected, so there is nothing to send.
+        let ended: Vec<(&str, Seq)> = ended.iter().map(|(name, _, before)| (name.as_str(), *before)).collect();
+        engine.remove_earlier(clock.now(), &ended, &mut Effects::default());
         let took = started.elapsed();
         match (recovery.records, recovery.torn_bytes) {
             (0, 0) => tracing::debug!(?took, "opened empty mailboxes"),
@@ -127,13 +135,13 @@ impl BrokerCore {
             writer_wake: Condvar::new(),
             fetches: FetchQueue::default(),
             store: Arc::new(store),
-            clock: Clock::start(),
+            clock,
             reserve_bytes: options.reserve_bytes,
             failure: OnceLock::new(),
             failed: CancellationToken::new(),
         });
         let threads = store_threads::spawn(&shared).map_err(|error| BrokerError::Thread(Arc::new(error)))?;
-        Ok(Arc::new(Self { shared, identity, hosts, claims, threads }))
+        Ok(Arc::new(Self { shared, identity, hosts, claims, generations, threads }))
     }
 
     /// Id of the data folder's namespace; stable across restarts.
@@ -160,6 +168,16 @@ impl BrokerCore {
     /// for new ones.
     pub(crate) fn subscribe_with(&self, conn: ConnId, mailbox: &str, claim: &JournalClaim) -> bool {
         self.claims.if_current(mailbox, claim, || self.submit(conn, &mut vec![Command::Subscribe]))
+    }
+
+    /// The generations of the registered agents.
+    pub(crate) fn generations(&self) -> &Generations {
+        &self.generations
+    }
+
+    /// Runs one engine step.
+    pub(crate) fn step<T>(&self, step: impl FnOnce(&mut Engine, Millis, &mut Effects) -> T) -> T {
+        self.shared.step(step)
     }
 
     /// The directory of announced hosts.

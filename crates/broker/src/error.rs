@@ -2,6 +2,7 @@
 
 use crate::tls::TlsError;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use toolbus_protocol::{ErrorCode, NameError};
 use toolbus_store::{OpenError, StoreError};
@@ -18,6 +19,14 @@ pub enum BrokerError {
     /// The log in the data folder can't be read.
     #[error("can't open the data folder: {0}")]
     Open(#[source] Arc<StoreError>),
+    /// The generations of agents can't be read, so messages can't be attributed to agents that had the same name.
+    #[error("can't read {}: {reason}", file.display())]
+    Generations {
+        /// The file.
+        file: PathBuf,
+        /// Why it can't be read.
+        reason: String,
+    },
     /// A write, fsync or read failed. No receipt was sent for a message that was not durable before.
     #[error("storage failed; the broker stops: {0}")]
     Storage(Arc<StoreError>),

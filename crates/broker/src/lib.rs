@@ -9,6 +9,7 @@
 //! - `handshake` authenticates a peer, `connection` serves its WebSocket, `wire` converts between wire frames and the
 //!   engine's commands.
 
+mod agent_ends;
 mod app;
 mod auditing;
 mod budget;
@@ -22,6 +23,7 @@ mod egress;
 mod error;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
+mod generations;
 mod handshake;
 mod host_registration;
 mod http;

@@ -1,5 +1,6 @@
 //! The listener: accepts connections, enforces connection limits, and shuts down gracefully.
 
+use crate::agent_ends;
 use crate::app::HttpApp;
 use crate::connection;
 use crate::core::BrokerCore;
@@ -181,6 +182,14 @@ impl BrokerServer {
         self.shared.names.share(role)
     }
 
+    /// Follows the agents of the authenticator's registry: what an agent began ends with its credential, also if that ended
+    /// while no broker was running. [`BrokerServer::serve`] includes it; call it before an in-process agent connects, and
+    /// after its name is reserved. Blocks on disk I/O.
+    pub fn follow_agents(&self) {
+        let server = Arc::downgrade(&self.shared);
+        self.shared.authenticator.follow_agents(Arc::new(move |agents| agent_ends::update(&server, agents)));
+    }
+
     /// Authenticates a credential, for applications that authenticate their clients themselves. Refusals are audited.
     pub fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         let outcome = self.shared.authenticate(credential);
@@ -234,6 +243,7 @@ impl BrokerServer {
 
     /// Serves until [`BrokerServer::stop`] is called or storage fails.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) -> BrokerResult<()> {
+        self.follow_agents();
         let bound = listener.local_addr()?;
         let tls = self.shared.options.tls.clone().map(Tls::load).transpose();
         let tls = tls.map_err(|error| BrokerError::Tls(Arc::new(error)))?.map(Arc::new);
@@ -303,13 +313,17 @@ async fn follow_certificate(tls: Option<Arc<Tls>>) {
 impl ServerShared {
     pub fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         let identity = self.authenticator.authenticate(credential)?;
-        let reserved = self.reserved.read().expect("no code panics while holding the names lock");
-        if !identity.rights.unrestricted && reserved.contains(identity.principal()) {
+        if !identity.rights.unrestricted && self.is_reserved(identity.principal()) {
             let reason =
                 format!("the name {:?} is reserved for an agent in the broker's process", identity.principal());
             return Err(AuthRefusal::new(ErrorCode::NotYourName, reason));
         }
         Ok(identity)
+    }
+
+    /// Whether an agent in the broker's process has that name.
+    pub fn is_reserved(&self, name: &str) -> bool {
+        self.reserved.read().expect("no code panics while holding the names lock").contains(name)
     }
 
     pub fn try_unknown_peer_permit(&self) -> Option<OwnedSemaphorePermit> {

@@ -4,12 +4,13 @@ use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use std::sync::Arc;
 use toolbus_engine::{
-    CancelOutcome, Command, Delivery, Follow, Inspect, InspectView, Message, MessageAt, MessageView, Outgoing, Purpose,
-    Refusal, Sender, StatusView,
+    AgentEnd, CancelOutcome, Command, Delivery, Follow, Inspect, InspectView, Message, MessageAt, MessageView,
+    Outgoing, Purpose, Refusal, Sender, StatusView,
 };
 use toolbus_protocol::{
-    AckResult, AgentRef, Body, BrokerFrame, CancelResult, ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event,
-    Followed, Inspected, MailboxStatus, MessageRef, MessageRow, Push, Refusal as RefusalFrame, Status, compact,
+    self as protocol, AckResult, AgentRef, Body, BrokerFrame, CancelResult, ClientFrame, Connection, Deliver, Envelope,
+    ErrorCode, Event, Followed, Inspected, MailboxStatus, MessageRef, MessageRow, Push, Refusal as RefusalFrame,
+    Status, compact,
 };
 
 /// Converts a client frame to a command. Returns `None` for frames that are not for the engine or of unknown kind.
@@ -114,6 +115,7 @@ pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
     match outgoing {
         Outgoing::Message { message, attempt, deadline_ms } => push(message, *attempt, *deadline_ms),
         Outgoing::Unsure { id } => BrokerFrame::Unsure { id: id.clone() },
+        Outgoing::AgentsEnded { agents } => BrokerFrame::AgentsEnded { agents: agents.iter().map(agent_end).collect() },
         Outgoing::Receipt { id, .. } => BrokerFrame::Delivered { id: id.clone() },
         Outgoing::Refused { refusal, id } => {
             BrokerFrame::Error(RefusalFrame { reason: refusal.to_string(), id: id.clone(), code: Some(code(refusal)) })
@@ -177,6 +179,10 @@ fn push(message: &Arc<Message>, attempt: u32, deadline_ms: Option<u64>) -> Broke
         deadline_ms,
         envelope: Envelope::from_parts(message.id.clone(), message.correlation_id.clone(), message.sealed.clone()),
     })
+}
+
+fn agent_end(AgentEnd { name, generation, expired }: &AgentEnd) -> protocol::AgentEnd {
+    protocol::AgentEnd { name: name.clone(), generation: *generation, expired: *expired }
 }
 
 fn agent(sender: &Sender) -> AgentRef {

@@ -17,7 +17,7 @@ use tokio::io::DuplexStream;
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use toolbus_protocol::{AgentRef, Body, ClientFrame, Event, InboxMessage, JournalClaim, MsgId, check_name};
+use toolbus_protocol::{AgentEnd, AgentRef, Body, ClientFrame, Event, InboxMessage, JournalClaim, MsgId, check_name};
 
 /// Delivers to other agents' mailboxes and receives from its own. Reconnects after a lost connection: messages without
 /// a receipt are sent again under the same id, and the subscription is renewed.
@@ -189,6 +189,12 @@ impl BrokerClient {
         self.shared.lock().is_unsure(id)
     }
 
+    /// The generation of its sender's name when a message was received: agents that had the same name one after the other
+    /// have different ones.
+    pub fn generation_of(&self, id: &MsgId) -> u64 {
+        self.shared.lock().generation_of(id)
+    }
+
     /// The number of deliveries so far of a message that was received and not acknowledged yet.
     pub fn attempt_of(&self, id: &MsgId) -> Option<u32> {
         self.shared.lock().attempt_of(id)
@@ -223,6 +229,12 @@ impl BrokerClient {
     /// Like [`BrokerClient::next_cancel`], with the sender of the cancelled message.
     pub async fn next_cancellation(&self) -> Option<Cancellation> {
         self.next(|session| session.cancels.pop_front(), |_| false).await
+    }
+
+    /// Returns the next agent that has ended, for a host, or `None` when the client is closed. What earlier generations of
+    /// the agent began has to end.
+    pub async fn next_agent_end(&self) -> Option<AgentEnd> {
+        self.next(|session| session.agent_ends.collect(), |_| false).await
     }
 
     /// Returns the next live event that belongs to no [`crate::Call`], or `None` when the client is closed.

@@ -6,6 +6,7 @@
 //! `supervisor` reconnects.
 
 mod abort;
+mod agent_ends;
 mod ask;
 mod backlog;
 mod call;
@@ -55,6 +56,6 @@ pub use options::{ClientOptions, Resend, SendOptions, TlsOptions, TokenScope};
 pub use reply_guard::{ReplyListener, ReplySettled};
 pub use signals::{Cancellation, LiveEvent};
 pub use toolbus_protocol::{
-    AgentRef, Body, BodyError, CancelOutcome, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage, Inspect,
-    Inspected, MAX_INSPECTED, MessageRef, MessageRow, MsgId, Status,
+    AgentEnd, AgentRef, Body, BodyError, CancelOutcome, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage,
+    Inspect, Inspected, MAX_INSPECTED, MessageRef, MessageRow, MsgId, Status,
 };

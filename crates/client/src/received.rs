@@ -17,6 +17,8 @@ pub struct Received {
     pub deadline: Option<Instant>,
     pub attempt: u32,
     pub is_unsure: bool,
+    /// Generation of the sender's name.
+    pub generation: u64,
 }
 
 impl Session {
@@ -26,6 +28,10 @@ impl Session {
 
     pub fn is_unsure(&self, id: &MsgId) -> bool {
         self.received.get(id.as_str()).is_some_and(|received| received.is_unsure)
+    }
+
+    pub fn generation_of(&self, id: &MsgId) -> u64 {
+        self.received.get(id.as_str()).map_or(0, |received| received.generation)
     }
 
     pub fn attempt_of(&self, id: &MsgId) -> Option<u32> {

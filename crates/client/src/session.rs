@@ -1,5 +1,6 @@
 //! The state of a client that outlives its connections, without I/O: frames in, frames out, and the pending operations.
 
+use crate::agent_ends::AgentEnds;
 use crate::backlog::Backlog;
 use crate::error::BrokerError;
 use crate::follow::Follows;
@@ -56,6 +57,7 @@ pub struct Session {
     pub events: VecDeque<LiveEvent>,
     pub wants_subscription: bool,
     pub claim: MailboxClaim,
+    pub agent_ends: AgentEnds,
     /// Set when another connection has taken over the mailbox. The client then closes when its connection ends.
     pub displaced: Option<BrokerError>,
     /// Gets the end of every reply.
@@ -94,6 +96,7 @@ impl Session {
             events: VecDeque::new(),
             wants_subscription: false,
             claim: MailboxClaim::default(),
+            agent_ends: AgentEnds::default(),
             displaced: None,
             reply_listener: None,
             kept_replies: KeptReplies::default(),
@@ -286,6 +289,7 @@ impl Session {
             BrokerFrame::Hosts(hosts) => self.hosts.answered(hosts),
             BrokerFrame::HostsChanged => self.hosts.notify_change(),
             BrokerFrame::Unsure { id } => self.claim.mark(id),
+            BrokerFrame::AgentsEnded { agents } => agents.into_iter().for_each(|end| self.end_agent(end)),
             BrokerFrame::BrokerIdentity { id } => self.broker_identity = Some(id),
             BrokerFrame::Welcome(_) | BrokerFrame::Unknown { .. } => {}
         }
@@ -331,7 +335,8 @@ impl Session {
         let id = push.envelope.id.clone();
         let is_unsure = self.claim.take_mark(&id);
         let (epoch, tag, attempt) = (self.epoch, push.tag, push.attempt);
-        self.received.insert(id, Received { epoch, tag, deadline, attempt, is_unsure });
+        let generation = self.agent_ends.generation(&push.from.session_id);
+        self.received.insert(id, Received { epoch, tag, deadline, attempt, is_unsure, generation });
         self.inbox.push_back(message);
     }
 

@@ -175,7 +175,7 @@ impl Engine {
 
     /// Returns the name of the dead-letter mailbox. A name that would exceed the limit is truncated and gets a hash of
     /// the full name: peers can't subscribe to a longer name.
-    fn dead_letter_name(&self, mailbox: &str) -> ByteString {
+    pub(crate) fn dead_letter_name(&self, mailbox: &str) -> ByteString {
         if mailbox.len() + DEAD_LETTER_SUFFIX.len() <= MAX_MAILBOX_NAME_BYTES {
             return ByteString::from(format!("{mailbox}{DEAD_LETTER_SUFFIX}"));
         }

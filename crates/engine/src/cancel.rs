@@ -125,7 +125,7 @@ impl Engine {
 
     /// Removes the deadline entries of settled messages. `settle` removes only those of leased messages, so withdrawn
     /// ones leave theirs behind. Sweeping them together keeps the amortised cost low and memory bounded.
-    fn sweep_deadlines(&mut self) {
+    pub(crate) fn sweep_deadlines(&mut self) {
         if (self.deadlines.len() as u64) <= 2 * self.totals.all.messages + MAX_STALE_DEADLINES {
             return;
         }

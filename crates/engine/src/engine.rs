@@ -7,7 +7,7 @@ use crate::mailbox::Mailbox;
 use crate::rights::NoNames;
 use crate::totals::Totals;
 use crate::unsettled::{Unsettled, Waiter};
-use crate::{Command, ConnId, EngineOptions, Message, Millis, Names, Outgoing, Peer, Rights, Sender, Seq};
+use crate::{AgentEnd, Command, ConnId, EngineOptions, Message, Millis, Names, Outgoing, Peer, Rights, Sender, Seq};
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use slab::Slab;
@@ -107,6 +107,8 @@ pub struct Engine {
     pub(crate) set_aside: u64,
     /// Messages below it were restored from the log.
     pub(crate) restored_until: Seq,
+    /// Agents of which a generation was revoked, or that have no valid credential.
+    pub(crate) ended: BTreeMap<ByteString, AgentEnd>,
 }
 
 impl Engine {
@@ -133,6 +135,7 @@ impl Engine {
             stopping: false,
             set_aside: 0,
             restored_until: 0,
+            ended: BTreeMap::new(),
         }
     }
 

@@ -230,6 +230,11 @@ impl Ledger {
         }
     }
 
+    /// All pending ids, in no order.
+    pub fn pending_ids(&self) -> impl Iterator<Item = (&Fingerprint, &PendingId)> {
+        self.pending.iter()
+    }
+
     /// Scans all pending ids; only for messages whose record is corrupt.
     pub fn find_pending(&self, seq: Seq) -> Option<Fingerprint> {
         self.pending.iter().find(|(_, known)| known.seq == seq).map(|(fingerprint, _)| *fingerprint)

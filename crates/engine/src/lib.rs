@@ -31,12 +31,13 @@
 //! - `engine`: connections, command dispatch, time; `mailboxes`: commands, answers, and the trait for connections.
 //! - `accept`, `push`, `settle` and `durability`: the stages of a message's life.
 //! - `rights`: authorisation of commands and deliveries.
-//! - `cancel`: withdrawal of a message by its sender.
+//! - `cancel`: withdrawal of a message by its sender; `agent_end`: removal of all messages of an agent.
 //! - `inspect` and `status`: read-only views of queues and connections; `follow`: notifications of their changes.
 //! - `ledger`: ids for deduplication; `mailbox`: the state of one recipient; `unsettled`: accepted messages that are
 //!   neither durable nor settled.
 
 mod accept;
+mod agent_end;
 mod cancel;
 mod durability;
 mod engine;
@@ -57,6 +58,7 @@ mod status;
 mod totals;
 mod unsettled;
 
+pub use agent_end::{AgentEnd, EndedMessages};
 pub use cancel::CancelOutcome;
 pub use durability::{AttemptsNote, Batch, Settled};
 pub use engine::{Effect, Effects, Engine};

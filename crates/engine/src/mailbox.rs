@@ -121,6 +121,11 @@ impl Mailbox {
         (self.leases.is_empty() || (worthwhile && self.has_room(self.next_size))).then_some((messages, bytes))
     }
 
+    /// The sequence numbers of all pending messages, in no order.
+    pub fn pending_seqs(&self) -> impl Iterator<Item = Seq> {
+        self.leases.keys().chain(&self.skipped).chain(self.stored.keys()).chain(&self.waiting).copied()
+    }
+
     /// Moves the cursor past a stored message that needs no further fetch.
     pub fn advance_past(&mut self, seq: Seq) {
         self.cursor = self.cursor.max(seq + 1);

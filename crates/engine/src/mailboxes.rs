@@ -2,7 +2,8 @@
 //! through its outbox; it does not depend on whether one process or a cluster keeps the mailboxes.
 
 use crate::{
-    CancelOutcome, ConnId, Follow, FollowView, Inspect, InspectView, Message, Purpose, Refusal, Rights, Seq, StatusView,
+    AgentEnd, CancelOutcome, ConnId, Follow, FollowView, Inspect, InspectView, Message, Purpose, Refusal, Rights, Seq,
+    StatusView,
 };
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -160,6 +161,12 @@ pub enum Outgoing {
     Unsure {
         /// Id of the message.
         id: ByteString,
+    },
+    /// To hosts: these agents have ended; see [`crate::Engine::end_generation`]. Later messages belong to the generations
+    /// named here.
+    AgentsEnded {
+        /// The agents.
+        agents: Vec<AgentEnd>,
     },
     /// The message of a deliver is durable, or was acknowledged before it had to be.
     Receipt {

@@ -34,6 +34,7 @@ impl Engine {
         let host = self.conns.get(&conn).is_some_and(|peer| peer.host);
         self.boxes[index].subscriber = Some(conn);
         self.boxes[index].window = self.options.window(host);
+        self.report_ended_agents(conn, effects);
         self.pump(now, index, effects);
     }
 

@@ -90,7 +90,7 @@ impl Engine {
     }
 
     /// Whether the mailbox is a host's, or an existing `HOST#suffix`: requests must not create unlimited mailboxes.
-    fn is_host_mailbox(&self, mailbox: &str) -> bool {
+    pub(crate) fn is_host_mailbox(&self, mailbox: &str) -> bool {
         let known = self.names.contains_key(mailbox);
         self.known_names.is_host(mailbox) || (known && self.known_names.is_host(principal_of(mailbox)))
     }
@@ -203,9 +203,11 @@ impl Engine {
         SenderKey { mailbox: self.sender_hash(name), agent: self.sender_hash(principal_of(name)) }
     }
 
-    /// Hashes the name of a sender, keyed with the store's seed so that a peer can't construct a collision.
+    /// Hashes the name of a sender, keyed with the store's seed so that a peer can't construct a collision, and with the
+    /// generation of its agent, so that a later agent of the same name is another sender.
     pub(crate) fn sender_hash(&self, name: &str) -> u64 {
-        xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), self.options.fingerprint_seed)
+        let seed = self.options.fingerprint_seed.wrapping_add(self.generation(principal_of(name)));
+        xxhash_rust::xxh3::xxh3_64_with_seed(name.as_bytes(), seed)
     }
 }
 

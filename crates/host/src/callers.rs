@@ -3,6 +3,7 @@
 //! The callers of calls that take a while are followed: the broker reports each change. Follows outlive connections, and
 //! start with the current state on each new one, so no change is missed. A broker without `follow` is asked at intervals.
 
+use crate::agent_ends::address;
 use crate::calls::Given;
 use crate::host::Host;
 use bytestring::ByteString;
@@ -95,9 +96,12 @@ impl Host {
             Some(callers) => &**callers,
             None => self.outbox.client(),
         };
+        let on_bus = |mailbox: &ByteString| ByteString::from(&*address(mailbox));
+        let peers: Vec<ByteString> = peers.iter().map(on_bus).collect();
+        let replies: Vec<(ByteString, ByteString)> = replies.iter().map(|(to, id)| (on_bus(to), id.clone())).collect();
         // Earlier replies are not asked about: they are not joined any more.
         let max_age = self.options.config.servers.iter().map(|server| server.calls.join_window).max();
-        let inspected = callers.inspect(peers, replies, max_age.unwrap_or_default());
+        let inspected = callers.inspect(&peers, &replies, max_age.unwrap_or_default());
         // Without an answer the call would wait for its whole time.
         AssertUnwindSafe(inspected).catch_unwind().await.ok().flatten()
     }
@@ -115,7 +119,7 @@ impl Host {
         let mut connection = 0;
         while let Some(current) = client.next_connection(connection).await {
             connection = current;
-            match client.follow(vec![caller.clone()], Vec::new()).await {
+            match client.follow(vec![ByteString::from(&*address(caller))], Vec::new()).await {
                 Ok(mut follow) => {
                     while let Some(state) = follow.changed().await {
                         self.feed(followed(caller, state.peers.first().copied().flatten()));

@@ -16,7 +16,7 @@ use toolbus_protocol::{InboxKind, InboxMessage};
 impl Host {
     /// Handles one message of the host's mailbox. Never waits for a server.
     pub async fn dispatch(self: &Arc<Self>, message: InboxMessage) {
-        let message = Arc::new(message);
+        let message = Arc::new(self.qualify_sender(message));
         if message.kind != InboxKind::McpRequest {
             return self.outbox.ack(&message).await;
         }

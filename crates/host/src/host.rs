@@ -1,5 +1,6 @@
 //! The state that all parts of a host share: servers, catalog, broker connection and limits.
 
+use crate::agent_ends::Generations;
 use crate::approvals::Approvals;
 use crate::callers::Callers;
 use crate::calls::{Calls, PendingCalls};
@@ -171,6 +172,7 @@ pub struct Host {
     pub catalog: Catalog,
     pub calls: Arc<Calls>,
     pub pending_calls: PendingCalls,
+    pub generations: Arc<Generations>,
     pub task_memory: TaskMemory,
     /// Serialises retries of dead letters.
     pub retrying: tokio::sync::Mutex<()>,
@@ -222,6 +224,7 @@ impl Host {
             by_name,
             catalog,
             pending_calls: PendingCalls::new(options.limits.max_held_calls),
+            generations: Arc::default(),
             task_memory: TaskMemory::default(),
             retrying: tokio::sync::Mutex::default(),
             tracker: TaskTracker::new(),

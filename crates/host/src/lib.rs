@@ -6,6 +6,7 @@
 //! manage connections to servers; the connection itself is in `toolbus-upstream`.
 
 mod admin;
+mod agent_ends;
 mod announce;
 mod approvals;
 mod callers;

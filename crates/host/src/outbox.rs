@@ -1,6 +1,7 @@
 //! The host's outgoing messages to workers: live events, servers' requests to clients, and replies. All use one
 //! connection, so they arrive in the order in which they are sent.
 
+use crate::agent_ends::{address, addressed};
 use bytes::Bytes;
 use std::time::Duration;
 use toolbus_client::{BrokerClient, BrokerError, Resend, SendOptions};
@@ -74,7 +75,7 @@ impl Outbox {
     /// Sends a live event: ordered, but dropped if the worker is disconnected or too slow.
     pub async fn live(&self, to: &str, correlation: &MsgId, event: &HostEvent) {
         let body = Body::from_trusted(event.to_json().into_bytes());
-        if let Err(error) = self.client.publish_event(to, correlation, body).await {
+        if let Err(error) = self.client.publish_event(&address(to), correlation, body).await {
             tracing::debug!(%error, to, "could not send an event");
         }
     }
@@ -85,7 +86,7 @@ impl Outbox {
         let message =
             InboxMessage::new(self.client.me(), InboxKind::from(EVENT), body).correlated_to(correlation.clone());
         let send = SendOptions { deadline: Some(CLIENT_REQUEST_DEADLINE) };
-        self.client.deliver_with(to, message, send).await.map(drop)
+        self.client.deliver_with(&address(to), message, send).await.map(drop)
     }
 
     /// Replies and acknowledges the request atomically. A reply that is too large is replaced by an error.
@@ -103,7 +104,7 @@ impl Outbox {
     /// process would decide again, and might run a call whose caller was told that it was refused.
     pub async fn answer(&self, request: &InboxMessage, answer: Answer) {
         let (reply, _) = self.fitting(request, answer);
-        let sent = self.client.reply_message_nowait(request, &reply, Resend::WithRequest).await;
+        let sent = self.client.reply_message_nowait(&addressed(request), &reply, Resend::WithRequest).await;
         self.ack_if_unsent(request, sent).await;
     }
 
@@ -145,7 +146,7 @@ impl Outbox {
 
     /// Sends a journaled reply, which also acknowledges its request.
     async fn send(&self, request: &InboxMessage, reply: &InboxMessage) -> Result<(), BrokerError> {
-        self.client.reply_message_nowait(request, reply, Resend::Immediately).await
+        self.client.reply_message_nowait(&addressed(request), reply, Resend::Immediately).await
     }
 
     pub async fn ack(&self, request: &InboxMessage) {

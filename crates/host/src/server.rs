@@ -295,11 +295,18 @@ impl Server {
 
     /// Removes the sessions of a client, on all lanes, and closes their own connections.
     pub async fn close_session(&self, id: &SessionId) {
-        let closed: Vec<_> = {
-            let mut sessions = self.sessions.lock().expect("no code panics while it holds this lock");
-            sessions.extract_if(|known, _| known.is_lane_of(id)).map(|(_, session)| session).collect()
-        };
-        for session in closed {
+        self.end_sessions(self.take_sessions(|known| known.is_lane_of(id))).await;
+    }
+
+    /// Removes sessions, to be ended by [`Server::end_sessions`].
+    pub fn take_sessions(&self, is_ended: impl Fn(&SessionId) -> bool) -> Vec<Arc<Session>> {
+        let mut sessions = self.sessions.lock().expect("no code panics while it holds this lock");
+        sessions.extract_if(|known, _| is_ended(known)).map(|(_, session)| session).collect()
+    }
+
+    /// Closes the own connections of sessions.
+    pub async fn end_sessions(&self, sessions: Vec<Arc<Session>>) {
+        for session in sessions {
             self.end(&session).await;
         }
     }
@@ -325,9 +332,7 @@ impl Server {
     pub async fn close(&self) {
         let sessions: Vec<_> =
             self.sessions.lock().expect("no code panics while it holds this lock").drain().map(|(_, s)| s).collect();
-        for session in sessions {
-            self.end(&session).await;
-        }
+        self.end_sessions(sessions).await;
         for current in [&self.modern, &self.shared_legacy, &self.catalog] {
             if let Some(upstream) = current.lock().await.take() {
                 upstream.close().await;

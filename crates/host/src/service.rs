@@ -52,6 +52,9 @@ pub async fn run_host(
     host.tracker.spawn(announce::run(Arc::clone(&host)));
     host.tracker.spawn(pins::watch(Arc::clone(&host)));
     host.tracker.spawn(watch_policy(Arc::clone(&host)));
+    if !host.options.journal.unfinished_tasks().is_empty() {
+        host.first_agent_ends().await;
+    }
     host.resume_tasks();
     let outcome = match receive(&host).await {
         None => drain(&host).await,
@@ -143,9 +146,14 @@ async fn serve_mailbox(host: &Arc<Host>) -> HostError {
         tokio::select! {
             biased;
             reason = host.rejection.wait() => return HostError::Bus(reason),
+            end = client.next_agent_end() => match end {
+                Some(end) => host.end_agent(&end),
+                None => return lost(client),
+            },
             cancel = client.next_cancellation() => match cancel {
                 Some(Cancellation { id, from }) => {
-                    let by = from.map_or(CancelBy::Broker, CancelBy::Caller);
+                    let caller = from.map(|from| host.generations.qualified(&from));
+                    let by = caller.map_or(CancelBy::Broker, CancelBy::Caller);
                     host.feed(Event::CancelId { id: id.into_inner(), by, reason: None });
                 }
                 None => return lost(client),

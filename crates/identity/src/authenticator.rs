@@ -1,6 +1,6 @@
 //! The interface between authentication and the code that serves connections.
 
-use crate::Identity;
+use crate::{AgentsFollower, Identity};
 use toolbus_protocol::{AgentRef, ErrorCode};
 
 /// The credential that a peer presents, and the identity that it claims.
@@ -39,6 +39,10 @@ impl AuthRefusal {
 pub trait Authenticator: Send + Sync {
     /// Checks a credential and returns the identity that it proves.
     fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal>;
+
+    /// Reports registered agents and their changes from now on. Only the first follower is called, and none if the
+    /// authenticator has no registry.
+    fn follow_agents(&self, _follower: AgentsFollower) {}
 
     /// Whether an agent of that name is registered here, revoked ones included. Its rights are then decided here alone.
     fn knows(&self, _name: &str) -> bool {

@@ -1,9 +1,9 @@
 //! Clients authenticated by a TLS certificate. TLS has already verified the chain and the validity; this module maps
 //! the certificate to a name and a role.
 
-use crate::binding::{bind, check_agent_name, external_role};
+use crate::binding::{BadAgentName, bind, check_agent_name, external_role};
 use crate::patterns::Pattern;
-use crate::{AuthRefusal, Authenticator, Credential, Identity, Rights, Standing};
+use crate::{AuthRefusal, Authenticator, Credential, Identity, Qualifier, Rights, Standing};
 use bytestring::ByteString;
 use std::time::{Duration, UNIX_EPOCH};
 use toolbus_protocol::{ErrorCode, check_name};
@@ -18,6 +18,8 @@ pub struct CertificateConfig {
     pub name: NameField,
     /// Required prefix of that field, stripped from the name.
     pub prefix: String,
+    /// Put before the name.
+    pub qualifier: Qualifier,
     /// Roles by name pattern; the first match wins.
     pub roles: Vec<(Pattern, String)>,
     /// Whether the certificate's OU is the role if no pattern matches.
@@ -51,6 +53,10 @@ impl CertificateAuthenticator {
         Self { config }
     }
 
+    pub(crate) fn qualifier(&self) -> &Qualifier {
+        &self.config.qualifier
+    }
+
     fn name(&self, certificate: &X509Certificate<'_>) -> Result<String, AuthRefusal> {
         let found = fields(certificate, self.config.name);
         // With several names it is ambiguous which one is meant.
@@ -59,7 +65,7 @@ impl CertificateAuthenticator {
         };
         let name = name.strip_prefix(self.config.prefix.as_str());
         let name = name.ok_or_else(|| unusable(format!("its name does not start with {:?}", self.config.prefix)))?;
-        check_agent_name(name).map_err(|error| unusable(format!("its name is not a valid agent name: {error}")))?;
+        check_agent_name(name).map_err(bad_name)?;
         Ok(name.to_owned())
     }
 
@@ -90,12 +96,15 @@ impl Authenticator for CertificateAuthenticator {
         if standing.ended().is_some() {
             return Err(AuthRefusal::new(ErrorCode::CredentialExpired, "the client certificate has expired"));
         }
-        let agent = bind(&name, role.as_ref(), credential.claimed)?;
-        Ok(Identity { agent, rights: Rights { host: self.is_host(&name), ..Rights::WORKER }, standing })
+        let agent = self.config.qualifier.qualify(&name).map_err(bad_name)?;
+        let rights = Rights { host: self.is_host(&agent), ..Rights::WORKER };
+        let agent = bind(&agent, role.as_ref(), credential.claimed)?;
+        Ok(Identity { agent, rights, standing, incarnation: 0 })
     }
 
-    fn is_host(&self, name: &str) -> bool {
-        self.config.hosts.iter().any(|pattern| pattern.matches(name))
+    fn is_host(&self, agent: &str) -> bool {
+        let name = self.config.qualifier.strip(agent);
+        name.is_some_and(|name| self.config.hosts.iter().any(|pattern| pattern.matches(name)))
     }
 }
 
@@ -112,6 +121,10 @@ fn fields(certificate: &X509Certificate<'_>, field: NameField) -> Vec<String> {
         _ => None,
     };
     alternatives.value.general_names.iter().filter_map(of_kind).collect()
+}
+
+fn bad_name(error: BadAgentName) -> AuthRefusal {
+    unusable(format!("its name is not a valid agent name: {error}"))
 }
 
 fn unusable(reason: String) -> AuthRefusal {

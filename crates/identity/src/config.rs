@@ -3,6 +3,7 @@
 use crate::certificate::{CertificateConfig, NameField};
 use crate::jwt::{JwtConfig, KeysFrom};
 use crate::patterns::Pattern;
+use crate::qualifier::Qualifier;
 use hyper::Uri;
 use std::net::IpAddr;
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use toolbus_config::{ConfigError, Document, Setting, Table, Value};
 use toolbus_protocol::check_name;
 
-const JWT_KEYS: [&str; 11] = [
+const JWT_KEYS: [&str; 12] = [
     "issuer",
     "audience",
     "keys",
@@ -18,12 +19,13 @@ const JWT_KEYS: [&str; 11] = [
     "jwks_url",
     "refresh",
     "name_claim",
+    "qualifier",
     "role_claim",
     "roles",
     "host_claim",
     "hosts",
 ];
-const CERTIFICATE_KEYS: [&str; 5] = ["name", "prefix", "role", "roles", "hosts"];
+const CERTIFICATE_KEYS: [&str; 6] = ["name", "prefix", "qualifier", "role", "roles", "hosts"];
 const DEFAULT_REFRESH: Duration = Duration::from_secs(300);
 const MIN_REFRESH: Duration = Duration::from_secs(30);
 
@@ -56,6 +58,7 @@ fn read_jwt(table: &Table, folder: &Path) -> Result<JwtConfig, ConfigError> {
         audiences: audiences.ok_or_else(|| table.missing("audience", AUDIENCE_HINT))?,
         keys: read_keys(table, folder)?,
         name_claim: table.read("name_claim", string)?.unwrap_or_else(|| "sub".to_owned()),
+        qualifier: qualifier(table, Qualifier::JWT)?,
         role_claim: table.read("role_claim", string)?.unwrap_or_else(|| "role".to_owned()),
         roles: table.read("roles", roles)?.unwrap_or_default(),
         host_claim: table.read("host_claim", string)?,
@@ -118,10 +121,17 @@ fn read_certificates(table: &Table) -> Result<CertificateConfig, ConfigError> {
     Ok(CertificateConfig {
         name: name.unwrap_or(NameField::CommonName),
         prefix: table.read("prefix", string)?.unwrap_or_default(),
+        qualifier: qualifier(table, Qualifier::CERTIFICATE)?,
         roles: table.read("roles", roles_by_pattern)?.unwrap_or_default(),
         role_from_unit: role_from_unit.unwrap_or_else(|| table.get("roles").is_none()),
         hosts: table.read("hosts", patterns)?.unwrap_or_default(),
     })
+}
+
+fn qualifier(table: &Table, default: &str) -> Result<Qualifier, ConfigError> {
+    let valid = |text: &str| Qualifier::new(text).ok();
+    let read = table.read("qualifier", |setting| setting.parse("the beginning of an agent's name, or \"\"", valid))?;
+    Ok(read.or_else(|| valid(default)).expect("the defaults are valid"))
 }
 
 fn string(setting: &Setting) -> Result<String, ConfigError> {

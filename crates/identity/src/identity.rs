@@ -17,12 +17,14 @@ pub struct Identity {
     pub rights: Rights,
     /// How long the identity is valid.
     pub standing: Standing,
+    /// Distinguishes agents that had the same name one after the other. Zero if the issuer does not tell.
+    pub incarnation: u64,
 }
 
 impl Identity {
     /// An identity that never ends, for code in the broker's own process, which needs no credential.
     pub fn local(agent: AgentRef, rights: Rights) -> Self {
-        Self { agent, rights, standing: Standing::forever() }
+        Self { agent, rights, standing: Standing::forever(), incarnation: 0 }
     }
 
     /// The agent's name without the suffix of one of its mailboxes.

@@ -6,7 +6,9 @@
 //! - [`JwtAuthenticator`] and [`CertificateAuthenticator`] check credentials issued elsewhere; [`Chain`] selects the
 //!   authenticator for the credential presented. [`read_auth`] reads their configuration.
 //! - [`Identity`] is the authenticated identity of a connection; [`Standing`] tells how long it is valid.
+//! - [`Agents`] tells an [`AgentsFollower`] which agents there are.
 
+mod agents;
 mod authenticator;
 mod binding;
 mod broker_key;
@@ -17,11 +19,13 @@ mod files;
 mod identity;
 mod jwt;
 mod patterns;
+mod qualifier;
 mod registry;
 mod shared_token;
 mod standing;
 mod token;
 
+pub use agents::{AgentState, Agents, AgentsFollower, RegisteredAgent};
 pub use authenticator::{AuthRefusal, Authenticator, Credential};
 pub use binding::{BadAgentName, check_agent_name};
 pub use broker_key::{BROKER_KEY_FILE, ensure_broker_key, read_broker_key};
@@ -32,6 +36,7 @@ pub use files::FileMark;
 pub use identity::{Identity, OWN_NAME, mailbox_of};
 pub use jwt::{JwtAuthenticator, JwtConfig, JwtError, KeysFrom};
 pub use patterns::{BadPattern, Pattern};
+pub use qualifier::Qualifier;
 pub use registry::{
     AGENTS_FILE, AgentInfo, AgentsFolder, HOST_AGENT, HOST_TOKEN_FILE, Issued, KeyInfo, LOCAL_AGENT, LOCAL_TOKEN_FILE,
     LocalCredentials, NewAgent, OPERATOR_AGENT, OPERATOR_TOKEN_FILE, Registry, RegistryError, ensure_local_credentials,

@@ -55,11 +55,12 @@ impl Standing {
         self.expires
     }
 
-    /// Ends the validity for all holders immediately.
-    pub fn end(&self, reason: EndReason) {
+    /// Ends the validity for all holders immediately. Returns false if it was ended before.
+    pub fn end(&self, reason: EndReason) -> bool {
         // The first reason wins.
-        self.shared.reason.set(reason).ok();
+        let is_first = self.shared.reason.set(reason).is_ok();
         self.shared.ended.cancel();
+        is_first
     }
 
     /// Returns the reason if it is no longer valid.

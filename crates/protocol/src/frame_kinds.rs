@@ -58,4 +58,5 @@ kinds!(BrokerFrame {
     Self::Hosts(_) => "hosts",
     Self::HostsChanged => "hosts_changed",
     Self::Unsure { .. } => "unsure",
+    Self::AgentsEnded { .. } => "agents_ended",
 });

@@ -1,6 +1,8 @@
 //! The frames, independent of their encoding.
 
-use crate::{AgentRef, Body, CancelResult, Envelope, ErrorCode, Follow, Followed, Inspect, Inspected, JournalClaim};
+use crate::{
+    AgentEnd, AgentRef, Body, CancelResult, Envelope, ErrorCode, Follow, Followed, Inspect, Inspected, JournalClaim,
+};
 use bytestring::ByteString;
 use std::fmt;
 
@@ -208,6 +210,11 @@ pub enum BrokerFrame {
     Unsure {
         /// Id of the message.
         id: ByteString,
+    },
+    /// To hosts: credentials of these agents were revoked or have expired (version 2).
+    AgentsEnded {
+        /// The agents.
+        agents: Vec<AgentEnd>,
     },
     /// A frame of a later version.
     Unknown {

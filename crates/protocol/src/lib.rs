@@ -15,6 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod agent_end;
 mod cancel;
 mod claim;
 pub mod compact;
@@ -30,6 +31,7 @@ mod names;
 mod proof;
 mod varint;
 
+pub use agent_end::AgentEnd;
 pub use cancel::{CancelOutcome, CancelResult};
 pub use claim::{JournalClaim, MAX_ANCESTORS};
 pub use envelope::{Body, BodyError, Envelope, InboxMessage, MAX_BODY_DEPTH, Timestamp};

@@ -301,6 +301,10 @@ impl Failure {
             Self::Broker(toolbus_broker::BrokerError::Folder(error)) if matches!(**error, OpenError::Io { .. }) => {
                 Some("the broker's user has to own the folder and be able to write to it; choose another with --data")
             }
+            Self::Broker(toolbus_broker::BrokerError::Generations { .. }) => Some(
+                "restore the file from a backup, or remove it: agents whose names were given anew then inherit what \
+                 earlier agents left",
+            ),
             other => other.code().map(ErrorCode::hint),
         }
     }

@@ -41,6 +41,8 @@ pub struct Principal {
     pub name: String,
     /// The role of the agent.
     pub role: Option<String>,
+    /// Distinguishes agents that had the same name one after the other.
+    pub incarnation: u64,
 }
 
 /// Authenticates HTTP clients.

@@ -201,7 +201,7 @@ impl Authenticator for ExternalTokens {
     fn authenticate(&self, credential: &Credential<'_>) -> Result<Identity, AuthRefusal> {
         let rights = if credential.token == "host" { HOST } else { WORKER };
         let agent = AgentRef::new(credential.claimed.session_id.clone());
-        Ok(Identity { agent, rights, standing: Standing::forever() })
+        Ok(Identity { agent, rights, standing: Standing::forever(), incarnation: 0 })
     }
 }
 

@@ -35,7 +35,8 @@ impl Bus {
     }
 
     async fn client(&self, name: &'static str, rights: Rights, standing: &Standing) -> Counted {
-        let identity = Identity { agent: AgentRef::new(name).with_role("some"), rights, standing: standing.clone() };
+        let (agent, standing) = (AgentRef::new(name).with_role("some"), standing.clone());
+        let identity = Identity { agent, rights, standing, incarnation: 0 };
         let (server, connections) = (Arc::clone(&self.server), Arc::new(AtomicUsize::new(0)));
         let count = Arc::clone(&connections);
         let pipes = move || {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod agent_ends;
 mod cancel_results;
 mod cancels;
 mod dead_letters;

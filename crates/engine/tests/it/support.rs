@@ -6,14 +6,15 @@ use bytestring::ByteString;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use toolbus_engine::{
-    Batch, CancelOutcome, Command, ConnId, Delivery, Effect, Effects, Engine, EngineOptions, FollowView, Message,
-    Millis, Outgoing, Page, Peer, Purpose, Refusal, RestoredMessage, Rights, Seq, fingerprint,
+    AgentEnd, Batch, CancelOutcome, Command, ConnId, Delivery, Effect, Effects, Engine, EngineOptions, FollowView,
+    Message, Millis, Outgoing, Page, Peer, Purpose, Refusal, RestoredMessage, Rights, Seq, fingerprint,
 };
 
 /// A frame sent to a connection, in a form that can be compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Received {
     Unsure(String),
+    AgentsEnded(Vec<AgentEnd>),
     Message { id: String, attempt: u32 },
     Receipt { number: u64, id: String },
     Refused { refusal: Refusal, id: Option<String> },
@@ -111,7 +112,13 @@ impl Harness {
 
     /// Simulates a crash: a new engine is restored from the synced batches.
     pub fn restart(self) -> Self {
+        self.restart_with(|_| {})
+    }
+
+    /// The same, with something to restore before the messages.
+    pub fn restart_with(self, before: impl FnOnce(&mut Engine)) -> Self {
         let mut engine = Engine::new(self.engine.options().clone());
+        before(&mut engine);
         for batch in &self.disk {
             batch.puts.iter().for_each(|message| engine.restore_message(restored(message)));
             batch.settled.iter().for_each(|settled| engine.restore_settled(settled));
@@ -207,7 +214,7 @@ impl Harness {
         }
     }
 
-    fn step(&mut self, act: impl FnOnce(&mut Engine, Millis, &mut Effects)) {
+    pub fn step(&mut self, act: impl FnOnce(&mut Engine, Millis, &mut Effects)) {
         let mut effects = Effects::default();
         act(&mut self.engine, self.now, &mut effects);
         for effect in effects.0 {
@@ -281,6 +288,7 @@ fn received(outgoing: Outgoing) -> Received {
     match outgoing {
         Outgoing::Message { message, attempt, .. } => Received::Message { id: message.id.to_string(), attempt },
         Outgoing::Unsure { id } => Received::Unsure(id.to_string()),
+        Outgoing::AgentsEnded { agents } => Received::AgentsEnded(agents),
         Outgoing::Receipt { number, id } => Received::Receipt { number, id: id.to_string() },
         Outgoing::Refused { refusal, id } => Received::Refused { refusal, id: id.map(|id| id.to_string()) },
         Outgoing::AckResult { id, request_id, refusal } => {

@@ -153,9 +153,9 @@ impl Calls {
             arrived.synced.lock().expect("no code panics while it holds this lock").push(synced);
             arrived.wake.notify_one();
         }));
-        let arrived = Arc::clone(&self.arrived);
+        let (arrived, generations) = (Arc::clone(&self.arrived), Arc::clone(&host.generations));
         host.outbox.client().on_reply_settled(Arc::new(move |settled| {
-            let key = CallKey { caller: settled.to, id: settled.request };
+            let key = CallKey { caller: generations.qualified(&settled.to), id: settled.request };
             arrived.settled.lock().expect("no code panics while it holds this lock").push((key, settled.refused));
             arrived.wake.notify_one();
         }));
@@ -170,7 +170,9 @@ impl Host {
 
     /// Gives a request to the machine, which makes it a call, or answers or ignores it.
     pub fn admit(self: &Arc<Self>, request: Request, new: NewCall) {
+        let agent = ByteString::from(request.key.agent());
         self.feed_with(Event::Arrived(Box::new(request)), Some(new));
+        self.end_if_late(&agent);
     }
 
     fn feed_with(self: &Arc<Self>, event: Event<Given>, mut new: Option<NewCall>) {

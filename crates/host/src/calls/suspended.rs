@@ -87,6 +87,12 @@ impl PendingCalls {
         Some((state, continuation))
     }
 
+    /// Ends the calls of these mailboxes: without a continuation they are cancelled at their servers.
+    pub fn end(&self, is_of: impl Fn(&str) -> bool) {
+        let mut calls = self.calls.lock().expect("no code panics while it holds this lock");
+        calls.retain(|_, pending| !is_of(&pending.call.session.mailbox));
+    }
+
     /// Whether that call waits for a continuation under that state.
     pub fn knows(&self, call: &CallIdentity, state: &str) -> bool {
         let calls = self.calls.lock().expect("no code panics while it holds this lock");

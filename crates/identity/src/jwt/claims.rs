@@ -1,7 +1,7 @@
 //! Maps the claims of a verified JWT to a name, a role and rights.
 
 use super::JwtConfig;
-use crate::binding::{check_agent_name, external_role};
+use crate::binding::external_role;
 use crate::{AuthRefusal, Rights};
 use bytestring::ByteString;
 use serde_json::{Map, Value};
@@ -24,16 +24,16 @@ impl Holder {
         };
         let name = find(claims, &config.name_claim).and_then(Value::as_str);
         let name = name.ok_or_else(|| unusable("name", format!("{:?} is not a string", config.name_claim)))?;
-        check_agent_name(name).map_err(|error| unusable("name", error.to_string()))?;
+        let agent = config.qualifier.qualify(name).map_err(|error| unusable("name", error.to_string()))?;
         let role = role_of(find(claims, &config.role_claim), &config.roles);
         if let Some(role) = &role {
             check_name(role).map_err(|error| unusable("role", error.to_string()))?;
         }
         let host_claim = config.host_claim.as_deref().and_then(|claim| find(claims, claim));
-        let host = host_claim == Some(&Value::Bool(true)) || config.is_host(name);
+        let host = host_claim == Some(&Value::Bool(true)) || config.is_host(&agent);
         let expires = claims.get("exp").and_then(timestamp).ok_or_else(AuthRefusal::unknown)?;
         let rights = Rights { host, ..Rights::WORKER };
-        Ok(Self { name: name.to_owned(), role: role.map(ByteString::from), rights, expires })
+        Ok(Self { name: agent, role: role.map(ByteString::from), rights, expires })
     }
 }
 

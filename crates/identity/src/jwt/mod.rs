@@ -8,7 +8,7 @@ mod source;
 
 use crate::binding::bind;
 use crate::patterns::Pattern;
-use crate::{AuthRefusal, Authenticator, Credential, Identity, Standing};
+use crate::{AuthRefusal, Authenticator, Credential, Identity, Qualifier, Standing};
 use claims::{Claims, Holder};
 use hyper::Uri;
 use jsonwebtoken::errors::ErrorKind;
@@ -35,6 +35,8 @@ pub struct JwtConfig {
     pub keys: KeysFrom,
     /// Claim with the name, or a JSON pointer to it.
     pub name_claim: String,
+    /// Put before the name.
+    pub qualifier: Qualifier,
     /// Claim with the role, or a JSON pointer to it.
     pub role_claim: String,
     /// Maps values of the role claim to roles; the first match wins. If empty, the claim itself is the role.
@@ -101,6 +103,10 @@ impl JwtAuthenticator {
         tokio::time::timeout(limit, self.keys.fetched()).await.ok();
     }
 
+    pub(crate) fn qualifier(&self) -> &Qualifier {
+        &self.config.qualifier
+    }
+
     fn verified(&self, token: &str) -> Result<Claims, AuthRefusal> {
         let header = decode_header(token).map_err(|_| AuthRefusal::unknown())?;
         // `crit` lists extensions that must be understood; none are supported.
@@ -131,8 +137,9 @@ impl JwtAuthenticator {
 }
 
 impl JwtConfig {
-    fn is_host(&self, name: &str) -> bool {
-        self.hosts.iter().any(|pattern| pattern.matches(name))
+    fn is_host(&self, agent: &str) -> bool {
+        let name = self.qualifier.strip(agent);
+        name.is_some_and(|name| self.hosts.iter().any(|pattern| pattern.matches(name)))
     }
 }
 
@@ -146,7 +153,7 @@ impl Authenticator for JwtAuthenticator {
             return Err(refusal(&ErrorKind::ExpiredSignature));
         }
         let agent = bind(&holder.name, holder.role.as_ref(), credential.claimed)?;
-        Ok(Identity { agent, rights: holder.rights, standing: Standing::until(holder.expires) })
+        Ok(Identity { agent, rights: holder.rights, standing: Standing::until(holder.expires), incarnation: 0 })
     }
 
     /// Considers name patterns only: a host claim is unknown until the token is presented.

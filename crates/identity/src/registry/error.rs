@@ -80,6 +80,12 @@ pub enum RegistryError {
         /// Why it is invalid.
         reason: NameError,
     },
+    /// The follower of the registry could not record a new version.
+    #[error("the broker can't record the change of its agents in {}", path.display())]
+    NotFollowed {
+        /// The registry file.
+        path: PathBuf,
+    },
     /// A lifetime or overlap ends after the latest representable time.
     #[error("the time is too far in the future")]
     TooFarAhead,
@@ -108,7 +114,7 @@ impl RegistryError {
                 "use 1 to 256 bytes without control characters, slashes or dot paths".into()
             }
             Self::TooFarAhead => "choose a shorter time".into(),
-            Self::Random(_) | Self::Thread(_) => return None,
+            Self::Random(_) | Self::Thread(_) | Self::NotFollowed { .. } => return None,
         })
     }
 }

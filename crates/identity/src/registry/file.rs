@@ -118,6 +118,13 @@ impl AgentsFile {
     }
 }
 
+impl AgentRecord {
+    /// The time of creation, in nanoseconds: it differs for each agent of the same name.
+    pub fn incarnation(&self) -> u64 {
+        u64::try_from(self.created.as_nanosecond()).unwrap_or_default()
+    }
+}
+
 impl KeyRecord {
     pub fn hash(&self) -> Option<SecretHash> {
         from_hex(&self.sha256)

@@ -20,7 +20,7 @@ pub use local::{ensure_local_credentials, local_token_file};
 
 use crate::binding::bind;
 use crate::token;
-use crate::{AuthRefusal, Authenticator, Credential, EndReason, Identity, Rights, mailbox_of};
+use crate::{AgentsFollower, AuthRefusal, Authenticator, Credential, EndReason, Identity, Rights, mailbox_of};
 use bytestring::ByteString;
 use std::path::Path;
 use std::sync::Arc;
@@ -65,17 +65,23 @@ impl Authenticator for Registry {
         let expected = key.map_or(&DUMMY_HASH, |key| &key.hash);
         let equal: bool = token::hash(secret).ct_eq(expected).into();
         let key = key.filter(|_| equal).ok_or_else(AuthRefusal::unknown)?;
-        if let Some(reason) = key.end_at(SystemTime::now()) {
+        // The standing ends before a new version of the table is in use.
+        if let Some(reason) = key.end_at(SystemTime::now()).or_else(|| key.standing.ended()) {
             return Err(refusal(reason));
         }
         let holder = &key.holder;
         let standing = key.standing.clone();
         if let Some(mailbox) = dead_letter_mailbox(holder, credential.claimed) {
             // Only to read and acknowledge, since the name belongs to another agent.
-            return Ok(Identity { agent: AgentRef::new(mailbox), rights: Rights::WORKER, standing });
+            let agent = AgentRef::new(mailbox);
+            return Ok(Identity { agent, rights: Rights::WORKER, standing, incarnation: 0 });
         }
         let agent = bind(&holder.name, Some(&holder.role), credential.claimed)?;
-        Ok(Identity { agent, rights: holder.rights, standing })
+        Ok(Identity { agent, rights: holder.rights, standing, incarnation: holder.incarnation })
+    }
+
+    fn follow_agents(&self, follower: AgentsFollower) {
+        self.watched.set_follower(follower);
     }
 
     fn knows(&self, name: &str) -> bool {

@@ -3,7 +3,7 @@
 
 use super::file::{AgentRecord, AgentsFile, KeyRecord};
 use crate::token::SecretHash;
-use crate::{EndReason, Rights, Standing};
+use crate::{AgentState, Agents, EndReason, RegisteredAgent, Rights, Standing};
 use bytestring::ByteString;
 use std::collections::{HashMap, HashSet};
 use std::time::SystemTime;
@@ -14,6 +14,8 @@ pub struct Table {
     hosts: HashSet<String>,
     /// Roles of all agents by name, revoked ones included.
     names: HashMap<String, String>,
+    /// All agents, as if none had a valid key.
+    agents: Agents,
 }
 
 #[derive(Clone)]
@@ -32,6 +34,7 @@ pub struct Holder {
     pub name: ByteString,
     pub role: ByteString,
     pub rights: Rights,
+    pub incarnation: u64,
 }
 
 impl Table {
@@ -43,6 +46,9 @@ impl Table {
             if agent.host && agent.revoked.is_none() {
                 table.hosts.insert(agent.name.clone());
             }
+            let state = if agent.revoked.is_some() { AgentState::Revoked } else { AgentState::Expired };
+            let registered = RegisteredAgent { incarnation: agent.incarnation(), state };
+            table.agents.insert(agent.name.clone(), registered);
             for record in &agent.keys {
                 let Some(hash) = record.hash() else { continue };
                 let key = Key::new(agent, record, hash);
@@ -76,20 +82,33 @@ impl Table {
         self.names.contains_key(name)
     }
 
-    /// Ends the standing of keys that have expired or been replaced.
-    pub fn end_expired(&self, now: SystemTime) {
-        for key in self.keys.values() {
-            if let Some(reason) = key.end_at(now) {
-                key.standing.end(reason);
+    /// All agents and whether they can authenticate.
+    pub fn agents(&self, now: SystemTime) -> Agents {
+        let mut agents = self.agents.clone();
+        for key in self.keys.values().filter(|key| key.end_at(now).is_none()) {
+            if let Some(agent) = agents.get_mut(&*key.holder.name) {
+                agent.state = AgentState::Valid;
             }
         }
+        agents
+    }
+
+    /// Ends the standing of keys that have expired or been replaced. Returns whether there are new ones.
+    pub fn end_expired(&self, now: SystemTime) -> bool {
+        let ended = self.keys.values().filter_map(|key| Some((key, key.end_at(now)?)));
+        ended.fold(false, |any, (key, reason)| key.standing.end(reason) || any)
     }
 }
 
 impl Key {
     fn new(agent: &AgentRecord, record: &KeyRecord, hash: SecretHash) -> Self {
         let rights = Rights { unrestricted: false, host: agent.host, operator: agent.operator };
-        let holder = Holder { name: agent.name.as_str().into(), role: agent.role.as_str().into(), rights };
+        let holder = Holder {
+            name: agent.name.as_str().into(),
+            role: agent.role.as_str().into(),
+            rights,
+            incarnation: agent.incarnation(),
+        };
         let expires = record.expires.map(SystemTime::from);
         Self {
             hash,

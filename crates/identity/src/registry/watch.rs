@@ -5,8 +5,9 @@ use super::error::RegistryError;
 use super::file::AgentsFile;
 use super::table::Table;
 use crate::files::FileMark;
+use crate::{Agents, AgentsFollower};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -21,6 +22,7 @@ pub struct WatchedFile {
     table: RwLock<Arc<Table>>,
     /// Locked during a reload, so that versions are applied in order.
     seen: Mutex<Seen>,
+    follower: OnceLock<AgentsFollower>,
 }
 
 struct Seen {
@@ -28,6 +30,10 @@ struct Seen {
     mark: Option<FileMark>,
     /// Whether the current read error has been logged.
     error_logged: bool,
+    /// The agents as the follower knows them.
+    reported: Option<Agents>,
+    /// The follower could not record the agents of the table in use.
+    is_unreported: bool,
 }
 
 impl WatchedFile {
@@ -38,8 +44,9 @@ impl WatchedFile {
             tracing::warn!("{} is writable by other users, who could add agents; run chmod 600", file.display());
         }
         let table = Table::next(&AgentsFile::read(&file)?, &Table::default());
-        let seen = Seen { mark, error_logged: false };
-        let watched = Arc::new(Self { file, table: RwLock::new(Arc::new(table)), seen: Mutex::new(seen) });
+        let seen = Mutex::new(Seen { mark, error_logged: false, reported: None, is_unreported: false });
+        let table = RwLock::new(Arc::new(table));
+        let watched = Arc::new(Self { file, table, seen, follower: OnceLock::new() });
         let weak = Arc::downgrade(&watched);
         let watch = move || {
             while let Some(watched) = weak.upgrade() {
@@ -58,8 +65,34 @@ impl WatchedFile {
 
     /// Loads a new version if there is one, and ends expired keys.
     pub fn refresh(&self) {
-        self.reload_if_changed(&mut self.seen.lock().expect("no code panics while it reloads the file"));
-        self.table().end_expired(SystemTime::now());
+        let mut seen = self.lock_seen();
+        self.reload_if_changed(&mut seen);
+        let (table, now) = (self.table(), SystemTime::now());
+        if table.end_expired(now) || seen.is_unreported {
+            seen.is_unreported = !self.report(&mut seen, &table);
+        }
+    }
+
+    /// Reports the agents to the follower, now and after every change.
+    pub fn set_follower(&self, follower: AgentsFollower) {
+        let mut seen = self.lock_seen();
+        self.follower.set(follower).ok();
+        seen.is_unreported = !self.report(&mut seen, &self.table());
+    }
+
+    /// Reports a version of the table, unless its agents are known. Returns false if the follower failed.
+    fn report(&self, seen: &mut Seen, table: &Table) -> bool {
+        let Some(follower) = self.follower.get() else { return true };
+        let agents = table.agents(SystemTime::now());
+        let is_recorded = seen.reported.as_ref() == Some(&agents) || follower(&agents);
+        if is_recorded {
+            seen.reported = Some(agents);
+        }
+        is_recorded
+    }
+
+    fn lock_seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().expect("no code panics while it reloads the file")
     }
 
     /// Loads a new version because a key is unknown and may have been added since the last poll. Waits for the lock
@@ -80,9 +113,9 @@ impl WatchedFile {
         if mark == seen.mark {
             return;
         }
-        match self.reload(mark.is_some()) {
+        match self.reload(mark.is_some(), seen) {
             // Possibly transient, and the new version may revoke rights: the mark stays, so the next poll tries again.
-            Err(error @ RegistryError::Read { .. }) => {
+            Err(error @ (RegistryError::Read { .. } | RegistryError::NotFollowed { .. })) => {
                 if !std::mem::replace(&mut seen.error_logged, true) {
                     tracing::error!("{error}; keeping the previous version until the file can be read");
                 }
@@ -94,7 +127,9 @@ impl WatchedFile {
         (seen.mark, seen.error_logged) = (mark, false);
     }
 
-    fn reload(&self, exists: bool) -> Result<(), RegistryError> {
+    /// The follower knows a new version before it is in use: what revoked agents began has ended when others get their
+    /// names.
+    fn reload(&self, exists: bool, seen: &mut Seen) -> Result<(), RegistryError> {
         let file = self.file.display();
         if !exists {
             tracing::error!("{file} is missing; its agents stay valid until the broker stops");
@@ -102,6 +137,9 @@ impl WatchedFile {
         }
         let next = AgentsFile::read(&self.file)?;
         let table = Arc::new(Table::next(&next, &self.table()));
+        if !self.report(seen, &table) {
+            return Err(RegistryError::NotFollowed { path: self.file.clone() });
+        }
         *self.table.write().expect("no code panics while it holds the table") = table;
         tracing::info!(agents = next.agents.len(), "{file} reloaded");
         Ok(())

@@ -19,19 +19,19 @@ fn certificate(change: impl FnOnce(&mut CertificateParams)) -> Vec<u8> {
     params.self_signed(&KeyPair::generate().expect("a key")).expect("a certificate").der().to_vec()
 }
 
-fn certificate_for(name: &str, unit: &str) -> Vec<u8> {
+pub fn certificate_for(name: &str, unit: &str) -> Vec<u8> {
     certificate(|params| {
         params.distinguished_name.push(DnType::CommonName, name);
         params.distinguished_name.push(DnType::OrganizationalUnitName, unit);
     })
 }
 
-fn authenticate_certificate(authenticator: &dyn Authenticator, der: &[u8]) -> Result<Identity, AuthRefusal> {
+pub fn authenticate_certificate(authenticator: &dyn Authenticator, der: &[u8]) -> Result<Identity, AuthRefusal> {
     authenticator.authenticate(&Credential { token: "", certificate: Some(der), claimed: &AgentRef::new("~") })
 }
 
 fn settings(text: &str) -> CertificateConfig {
-    let text = format!("[auth.certificates]\n{text}");
+    let text = format!("[auth.certificates]\nqualifier = \"\"\n{text}");
     read_auth(&text, Path::new(".")).expect("valid").certificates.expect("present")
 }
 
@@ -128,7 +128,8 @@ fn the_credential_selects_the_authenticator_and_registered_names_are_reserved() 
     let agents = AgentsFolder::new(folder.path());
     let ours = agents.add(&NewAgent { name: "ours", role: "r", ..NewAgent::default() }).expect("a new agent").token;
     let key = Key::ed();
-    let text = "[auth.jwt]\nissuer = \"https://id.example\"\naudience = \"toolbus\"\nkeys = \"EdDSA.pem\"";
+    let text =
+        "[auth.jwt]\nissuer = \"https://id.example\"\naudience = \"toolbus\"\nkeys = \"EdDSA.pem\"\nqualifier = \"\"";
     key.public_pem(folder.path());
     let jwt = read_auth(text, folder.path()).expect("valid").jwt.expect("present");
     let chain = Chain {
@@ -161,7 +162,7 @@ fn the_credential_selects_the_authenticator_and_registered_names_are_reserved() 
     assert!(authenticate(&registry_only, ours.expose()).is_ok());
 }
 
-fn read_auth(text: &str, folder: &Path) -> Result<AuthConfig, ConfigError> {
+pub fn read_auth(text: &str, folder: &Path) -> Result<AuthConfig, ConfigError> {
     toolbus_identity::read_auth(&Document::parse_toml(text)?, folder)
 }
 

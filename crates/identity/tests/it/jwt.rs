@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use toolbus_identity::{Authenticator, JwtAuthenticator, JwtConfig, JwtError, KeysFrom, Pattern, Rights};
+use toolbus_identity::{Authenticator, JwtAuthenticator, JwtConfig, JwtError, KeysFrom, Pattern, Qualifier, Rights};
 use toolbus_protocol::{AgentRef, ErrorCode};
 
 fn config(keys: KeysFrom) -> JwtConfig {
@@ -19,6 +19,7 @@ fn config(keys: KeysFrom) -> JwtConfig {
         audiences: vec!["another".into(), AUDIENCE.into()],
         keys,
         name_claim: "sub".into(),
+        qualifier: Qualifier::new("").expect("valid"),
         role_claim: "role".into(),
         roles: Vec::new(),
         host_claim: Some("host".into()),

@@ -1,10 +1,10 @@
-//! JSON encoding of the host directory: `announce`, `announced` and `hosts`.
+//! JSON encoding of frames to and from hosts: `announce`, `announced`, `hosts` and `agents_ended`.
 
 use super::object::Object;
 use super::read::{body, name, required, some_raw};
 use super::write::{push_json, push_number};
 use crate::frames::*;
-use crate::{Body, DecodeError};
+use crate::{AgentEnd, Body, DecodeError};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -24,6 +24,13 @@ pub struct FlatHost<'a> {
     version: u64,
     #[serde(borrow, default, deserialize_with = "some_raw")]
     manifest: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+pub struct FlatAgentEnd {
+    name: String,
+    generation: u64,
+    expired: Option<bool>,
 }
 
 pub fn manifests(flat: Vec<Object<FlatManifest<'_>>>) -> Result<Vec<RoleManifest>, DecodeError> {
@@ -47,6 +54,25 @@ pub fn hosts(request_id: Option<String>, hosts: Option<Vec<Object<FlatHost<'_>>>
     let hosts = hosts.ok_or(DecodeError::Missing("hosts", "hosts"))?;
     let hosts = hosts.into_iter().map(host).collect::<Result<_, DecodeError>>()?;
     Ok(BrokerFrame::Hosts(Hosts { request_id: required(request_id, "hosts", "request_id")?, hosts }))
+}
+
+pub fn agents_ended(agents: Option<Vec<Object<FlatAgentEnd>>>) -> Result<BrokerFrame, DecodeError> {
+    let end = |Object(FlatAgentEnd { name: agent, generation, expired }): Object<FlatAgentEnd>| {
+        Ok(AgentEnd { name: name(agent.into())?, generation, expired: expired.unwrap_or(false) })
+    };
+    let agents = agents.ok_or(DecodeError::Missing("agents_ended", "agents"))?;
+    Ok(BrokerFrame::AgentsEnded { agents: agents.into_iter().map(end).collect::<Result<_, DecodeError>>()? })
+}
+
+pub fn agents_ended_text(agents: &[AgentEnd]) -> String {
+    let end = |AgentEnd { name, generation, expired }: &AgentEnd| {
+        let mut value = json!({"name": &**name, "generation": generation});
+        if *expired {
+            value["expired"] = true.into();
+        }
+        value
+    };
+    json!({"kind": "agents_ended", "agents": agents.iter().map(end).collect::<Vec<_>>()}).to_string()
 }
 
 /// Manifests are not checked here: the host's client validates them, and the broker's were parsed from JSON.

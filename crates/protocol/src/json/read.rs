@@ -1,7 +1,7 @@
 //! Decoding of JSON frames. Each direction is deserialised into one flat struct of optional fields, because serde does
 //! not support raw values inside an internally tagged enum. Unknown fields are ignored.
 
-use super::hosts::{self, FlatHost, FlatManifest};
+use super::hosts::{self, FlatAgentEnd, FlatHost, FlatManifest};
 use super::inspect::{self, FlatMessageRef, FlatRow, InspectFields, InspectedFields};
 use super::object::Object;
 use crate::envelope::SealedParts;
@@ -177,6 +177,7 @@ struct FlatBroker<'a> {
     more: Option<bool>,
     #[serde(borrow)]
     hosts: Option<Vec<Object<FlatHost<'a>>>>,
+    agents: Option<Vec<Object<FlatAgentEnd>>>,
 }
 
 #[derive(Deserialize)]
@@ -275,6 +276,7 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
         "hosts" => hosts::hosts(flat.request_id, flat.hosts)?,
         "hosts_changed" => BrokerFrame::HostsChanged,
         "unsure" => BrokerFrame::Unsure { id: required(flat.id, "unsure", "id")? },
+        "agents_ended" => hosts::agents_ended(flat.agents)?,
         other => BrokerFrame::Unknown { kind: other.to_owned() },
     })
 }

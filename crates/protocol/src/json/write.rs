@@ -1,6 +1,6 @@
 //! Encoding of JSON frames. Small frames are built with serde; bodies and manifests are spliced in as raw text.
 
-use super::hosts::{announce_text, announced_text, hosts_text};
+use super::hosts::{agents_ended_text, announce_text, announced_text, hosts_text};
 use super::inspect::{follow_text, followed_text, inspect_text, inspected_text};
 use crate::frames::*;
 use crate::{AgentRef, BodyError, BrokerFrame, CancelResult, ClientFrame, Envelope, InboxMessage, JournalClaim};
@@ -114,6 +114,7 @@ pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
         BrokerFrame::Hosts(hosts) => hosts_text(hosts),
         BrokerFrame::HostsChanged => json!({"kind": "hosts_changed"}).to_string(),
         BrokerFrame::Unsure { id } => json!({"kind": "unsure", "id": &**id}).to_string(),
+        BrokerFrame::AgentsEnded { agents } => agents_ended_text(agents),
         BrokerFrame::Unknown { kind } => json!({"kind": kind}).to_string(),
     })
 }

@@ -115,6 +115,7 @@ fn an_error_names_the_missing_required_field() {
         ("inspected", &["request_id"]),
         ("followed", &["request_id"]),
         ("unsure", &["id"]),
+        ("agents_ended", &["agents"]),
     ];
     for (name, frame) in samples::broker() {
         let text = json::write_broker(&frame).expect(name);

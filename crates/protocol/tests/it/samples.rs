@@ -2,10 +2,10 @@
 
 use bytestring::ByteString;
 use toolbus_protocol::{
-    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame,
-    Connection, Deliver, Envelope, ErrorCode, Event, Follow, Followed, Framing, Hello, HostEntry, Hosts, InboxKind,
-    InboxMessage, Inspect, Inspected, JournalClaim, Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push,
-    Refusal, RoleManifest, Status, Timestamp, Welcome,
+    AckResult, AgentEnd, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, CancelOutcome, CancelResult,
+    ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event, Follow, Followed, Framing, Hello, HostEntry, Hosts,
+    InboxKind, InboxMessage, Inspect, Inspected, JournalClaim, Limits, MailboxStatus, MessageRef, MessageRow, MsgId,
+    Push, Refusal, RoleManifest, Status, Timestamp, Welcome,
 };
 
 const CALL: &str = "7c0e1d3a-58f4-4b21-9a6e-0d9c2f4b7e11";
@@ -245,7 +245,13 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
         ("hosts_none", BrokerFrame::Hosts(Hosts { request_id: "h-1".into(), hosts: vec![] })),
         ("hosts_changed", BrokerFrame::HostsChanged),
         ("unsure", BrokerFrame::Unsure { id: "7c0e1d3a".into() }),
+        ("agents_ended", BrokerFrame::AgentsEnded { agents: vec![agent_end(false)] }),
+        ("agents_ended_expired", BrokerFrame::AgentsEnded { agents: vec![agent_end(true), agent_end(false)] }),
     ]
+}
+
+fn agent_end(expired: bool) -> AgentEnd {
+    AgentEnd { name: "worker-7".into(), generation: 2, expired }
 }
 
 fn cancel_result(outcome: CancelOutcome) -> BrokerFrame {

@@ -5,10 +5,10 @@ use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
 use toolbus_protocol::{
-    AckResult, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame,
-    Connection, Deliver, Envelope, ErrorCode, Event, Follow, Followed, Framing, Hello, HostEntry, Hosts, InboxKind,
-    InboxMessage, Inspect, Inspected, JournalClaim, Limits, MailboxStatus, MessageRef, MessageRow, MsgId, Push,
-    Refusal, RoleManifest, Status, Timestamp, Welcome, check_name,
+    AckResult, AgentEnd, AgentRef, Announce, Announced, AskHosts, Body, BrokerFrame, CancelOutcome, CancelResult,
+    ClientFrame, Connection, Deliver, Envelope, ErrorCode, Event, Follow, Followed, Framing, Hello, HostEntry, Hosts,
+    InboxKind, InboxMessage, Inspect, Inspected, JournalClaim, Limits, MailboxStatus, MessageRef, MessageRow, MsgId,
+    Push, Refusal, RoleManifest, Status, Timestamp, Welcome, check_name,
 };
 
 pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
@@ -69,11 +69,16 @@ pub fn broker_frame() -> impl Strategy<Value = BrokerFrame> {
         1 => inspected().prop_map(BrokerFrame::Inspected),
         1 => followed().prop_map(BrokerFrame::Followed),
         1 => name().prop_map(|id| BrokerFrame::Unsure { id }),
+        1 => vec(agent_end(), 0..4).prop_map(|agents| BrokerFrame::AgentsEnded { agents }),
         1 => announced().prop_map(BrokerFrame::Announced),
         1 => hosts().prop_map(BrokerFrame::Hosts),
         1 => Just(BrokerFrame::HostsChanged),
         1 => unknown_kind(BrokerFrame::KINDS).prop_map(|kind| BrokerFrame::Unknown { kind }),
     ]
+}
+
+fn agent_end() -> impl Strategy<Value = AgentEnd> {
+    (name(), any::<u64>(), any::<bool>()).prop_map(|(name, generation, expired)| AgentEnd { name, generation, expired })
 }
 
 fn cancel_result() -> impl Strategy<Value = CancelResult> {

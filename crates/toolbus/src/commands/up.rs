@@ -49,6 +49,7 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let _shipper = args.hosting.state_folder(&config).open(&mut hosting.options, Some(&broker.data), &name)?;
     broker.use_policy(&hosting.options.policy);
     broker.server.reserve(&hosting.name);
+    broker.server.follow_agents();
     let roles = config.roles();
     let roles: Vec<&str> = roles.iter().map(String::as_str).collect();
     let warnings = args.endpoint.warnings(&roles, broker.shared_token);

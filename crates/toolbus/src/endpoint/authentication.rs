@@ -85,7 +85,7 @@ impl Principals for RequestPrincipals {
 
 pub fn principal(identity: &Identity) -> Principal {
     let role = identity.agent.role.as_ref().map(ToString::to_string);
-    Principal { name: identity.principal().to_owned(), role }
+    Principal { name: identity.principal().to_owned(), role, incarnation: identity.incarnation }
 }
 
 /// A response body that ends when the credential of its request ends.

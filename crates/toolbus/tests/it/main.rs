@@ -1,6 +1,7 @@
 //! Integration tests of the binary, its commands and the client library, over real sockets and processes.
 
 mod a_chosen_host_is_called_by_its_own_names;
+mod a_new_generation_inherits_nothing;
 mod agents;
 mod approvals_pins_audit;
 mod bad_clients;
@@ -25,6 +26,8 @@ mod one_effect;
 mod outages;
 mod policy;
 mod process;
+mod revocable_fleet;
+mod revocation_ends_everything;
 mod sealed_audit;
 mod snapshot_file;
 mod snapshots;

@@ -248,7 +248,7 @@ mod tests {
     use toolbus_mcp::{Id, raw};
 
     fn key(name: &str, method: &str, params: Value) -> Option<CallKey> {
-        let principal = Principal { name: name.into(), role: None };
+        let principal = Principal { name: name.into(), role: None, incarnation: 0 };
         let id = Id::from_raw(&raw(&1)).expect("an id");
         CallKey::of(&principal, &Request { id, method: method.into(), params: Some(raw(&params)) })
     }

@@ -83,7 +83,7 @@ impl Authenticator for Credentials {
             return Err(AuthRefusal::new(ErrorCode::NotYourRole, "not the credential's role"));
         }
         assert_ne!(principal_of(&mailbox), OWN_NAME);
-        Ok(Identity { agent: AgentRef::new(mailbox).with_role(role), rights, standing })
+        Ok(Identity { agent: AgentRef::new(mailbox).with_role(role), rights, standing, incarnation: 0 })
     }
 
     fn is_host(&self, name: &str) -> bool {

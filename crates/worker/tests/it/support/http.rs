@@ -33,7 +33,7 @@ impl Principals for NamedByToken {
         let outcome = match token {
             None => Err(AuthFailure::Missing),
             Some("wrong") => Err(AuthFailure::Invalid),
-            Some(name) => Ok(Principal { name: name.into(), role: None }),
+            Some(name) => Ok(Principal { name: name.into(), role: None, incarnation: 0 }),
         };
         Box::pin(async { outcome })
     }

@@ -1,0 +1,237 @@
+//! The generations of the registered agents: how many agents of a name have ended, and which one has the name now.
+//!
+//! What an agent began ends with it, also if the broker is not running when its credential is revoked: the file
+//! `generations.json` tells which agent had each name when the broker last looked, and below which message everything of
+//! earlier generations has to be removed.
+
+use crate::error::{BrokerError, BrokerResult};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use toolbus_base::{read_private, replace_file};
+use toolbus_engine::Seq;
+use toolbus_identity::{AgentState, Agents, Identity};
+
+const FILE: &str = "generations.json";
+
+/// The generation of each name, kept in a file of the data folder.
+pub struct Generations {
+    file: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    known: BTreeMap<String, Known>,
+    /// The file lacks a change.
+    is_unsaved: bool,
+}
+
+/// A name that an agent has or had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Known {
+    /// The agent that has the name; `None` after it was revoked.
+    incarnation: Option<u64>,
+    /// Number of agents of that name that have ended.
+    generation: u64,
+    /// Messages of earlier generations are below it.
+    before: Seq,
+    /// Whether the agent has no valid credential. Not in the file: it is reported again after a restart.
+    expired: bool,
+}
+
+/// A change of an agent that has consequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It was revoked or removed, and another one may have its name.
+    Ended,
+    /// Its last credential has expired.
+    Expired,
+    /// It has a valid credential again.
+    Renewed,
+}
+
+impl Generations {
+    /// Reads the folder's generations. A file that can't be read is an error: without it, an agent could inherit what
+    /// another one of its name began, and to remove all messages instead would lose those of all agents.
+    pub fn open(folder: &Path) -> BrokerResult<Self> {
+        let file = folder.join(FILE);
+        let read = match read_private(&file) {
+            Ok(bytes) => parse(&bytes).ok_or_else(|| "it is damaged".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+            Err(error) => Err(error.to_string()),
+        };
+        match read {
+            Ok(known) => Ok(Self { file, state: Mutex::new(State { known, is_unsaved: false }) }),
+            Err(reason) => Err(BrokerError::Generations { file, reason }),
+        }
+    }
+
+    /// The names of which a generation has ended, each with its current generation and the end of earlier messages.
+    pub fn ended(&self) -> Vec<(String, u64, Seq)> {
+        let state = self.lock();
+        let ended = state.known.iter().filter(|(_, known)| known.generation > 0);
+        ended.map(|(name, known)| (name.clone(), known.generation, known.before)).collect()
+    }
+
+    /// Whether the agent of this identity still has its name. Ask it after the identity is attached to the engine: either
+    /// this is false, or the end of the agent will find it there.
+    pub fn is_current(&self, identity: &Identity) -> bool {
+        let known = self.lock().known.get(identity.principal()).copied();
+        identity.incarnation == 0 || known.is_none_or(|known| known.incarnation == Some(identity.incarnation))
+    }
+
+    /// Compares the agents with the known ones. `apply` carries out the changes; for [`Change::Ended`] it returns the end of
+    /// the removed messages. Returns false if the result could not be written. Blocks on the disk.
+    pub fn update(
+        &self,
+        agents: &Agents,
+        is_excepted: impl Fn(&str) -> bool,
+        mut apply: impl FnMut(&str, Change) -> Seq,
+    ) -> bool {
+        let mut state = self.lock();
+        let names: BTreeSet<String> = state.known.keys().chain(agents.keys()).cloned().collect();
+        for name in names.into_iter().filter(|name| !is_excepted(name)) {
+            let agent = agents.get(&name);
+            let incarnation = agent.filter(|agent| agent.state != AgentState::Revoked).map(|agent| agent.incarnation);
+            let earlier = state.known.get(&name).copied();
+            let mut known = earlier.unwrap_or_default();
+            let has_ended = match earlier {
+                Some(earlier) => earlier.incarnation.is_some() && earlier.incarnation != incarnation,
+                None => incarnation.is_none(),
+            };
+            // Set first: see `is_current`.
+            known.incarnation = incarnation;
+            state.known.insert(name.clone(), known);
+            if has_ended {
+                known = Known { generation: known.generation + 1, before: apply(&name, Change::Ended), ..known };
+                known.expired = false;
+            }
+            let expired = agent.is_some_and(|agent| agent.state == AgentState::Expired);
+            if expired != known.expired {
+                apply(&name, if expired { Change::Expired } else { Change::Renewed });
+                known.expired = expired;
+            }
+            let is_changed = earlier.is_none_or(|earlier| Known { expired, ..earlier } != known);
+            state.is_unsaved |= is_changed;
+            state.known.insert(name, known);
+        }
+        if !state.is_unsaved {
+            return true;
+        }
+        let text = to_json(&state.known);
+        // Connections ask for the state, and must not wait for the disk. Updates come one at a time.
+        drop(state);
+        if let Err(error) = replace_file(&self.file, text.as_bytes()) {
+            tracing::error!(file = %self.file.display(), %error, "can't write the generations of agents");
+            return false;
+        }
+        self.lock().is_unsaved = false;
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no code panics while it holds the generations")
+    }
+}
+
+fn to_json(known: &BTreeMap<String, Known>) -> String {
+    let entry = |known: &Known| {
+        let Known { incarnation, generation, before, .. } = known;
+        json!({"incarnation": incarnation, "generation": generation, "before": before})
+    };
+    let entries: serde_json::Map<String, Value> =
+        known.iter().map(|(name, known)| (name.clone(), entry(known))).collect();
+    Value::from(entries).to_string()
+}
+
+fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Known>> {
+    let entries: serde_json::Map<String, Value> = serde_json::from_slice(bytes).ok()?;
+    let known = |entry: &Value| {
+        let number = |key: &str| entry.get(key)?.as_u64();
+        let (generation, before) = (number("generation")?, number("before")?);
+        Some(Known { incarnation: number("incarnation"), generation, before, expired: false })
+    };
+    entries.iter().map(|(name, entry)| Some((name.clone(), known(entry)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use toolbus_identity::RegisteredAgent;
+
+    fn agents(all: &[(&str, u64, AgentState)]) -> Agents {
+        let agent = |incarnation, state| RegisteredAgent { incarnation, state };
+        all.iter().map(|(name, incarnation, state)| ((*name).to_owned(), agent(*incarnation, *state))).collect()
+    }
+
+    fn open(folder: &Path) -> Generations {
+        Generations::open(folder).expect("readable")
+    }
+
+    /// The changes that these agents cause in a folder.
+    fn changes(folder: &Path, all: &[(&str, u64, AgentState)]) -> Vec<(String, Change)> {
+        let mut changes = Vec::new();
+        let is_saved = open(folder).update(
+            &agents(all),
+            |name| name == "reserved",
+            |name, change| {
+                changes.push((name.to_owned(), change));
+                7
+            },
+        );
+        assert!(is_saved);
+        changes
+    }
+
+    #[test]
+    fn a_change_is_found_after_any_restart_and_only_once() {
+        use AgentState::{Expired, Revoked, Valid};
+        let folder = tempfile::tempdir().expect("a folder");
+        let check = |all: &[(&str, u64, AgentState)], expected: &[(&str, Change)]| {
+            let expected: Vec<_> = expected.iter().map(|(name, change)| ((*name).to_owned(), *change)).collect();
+            assert_eq!(changes(folder.path(), all), expected, "{all:?}");
+        };
+        check(&[("ana", 1, Valid), ("bo", 2, Revoked), ("reserved", 3, Revoked)], &[("bo", Change::Ended)]);
+        check(&[("ana", 1, Valid), ("bo", 2, Revoked)], &[]);
+        check(&[("ana", 4, Valid), ("bo", 5, Valid)], &[("ana", Change::Ended)]);
+        check(&[("bo", 5, Valid)], &[("ana", Change::Ended)]);
+        check(&[("ana", 6, Expired), ("bo", 5, Revoked)], &[("ana", Change::Expired), ("bo", Change::Ended)]);
+        let ended = open(folder.path()).ended();
+        assert_eq!(ended, [("ana".to_owned(), 2, 7), ("bo".to_owned(), 2, 7)]);
+        fs::write(folder.path().join(FILE), "{").expect("writable");
+        assert!(matches!(Generations::open(folder.path()), Err(BrokerError::Generations { .. })));
+    }
+
+    #[test]
+    fn an_expired_agent_is_reported_once_and_when_it_is_renewed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let generations = open(folder.path());
+        let mut changes = Vec::new();
+        for state in [AgentState::Valid, AgentState::Expired, AgentState::Expired, AgentState::Valid] {
+            let mut apply = |_: &str, change| {
+                changes.push(change);
+                0
+            };
+            assert!(generations.update(&agents(&[("ana", 1, state)]), |_| false, &mut apply));
+        }
+        assert_eq!(changes, [Change::Expired, Change::Renewed]);
+    }
+
+    #[test]
+    fn an_identity_is_current_until_its_agent_ends() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let generations = open(folder.path());
+        let identity = |incarnation| {
+            let agent = toolbus_protocol::AgentRef::new("ana#x");
+            Identity { incarnation, ..Identity::local(agent, toolbus_identity::Rights::WORKER) }
+        };
+        assert!(generations.is_current(&identity(1)), "an agent that was just added");
+        generations.update(&agents(&[("ana", 1, AgentState::Valid)]), |_| false, |_, _| 0);
+        assert!(generations.is_current(&identity(1)) && generations.is_current(&identity(0)));
+        generations.update(&agents(&[("ana", 2, AgentState::Valid)]), |_| false, |_, _| 0);
+        assert!(!generations.is_current(&identity(1)) && generations.is_current(&identity(2)));
+    }
+}
