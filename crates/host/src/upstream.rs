@@ -1,6 +1,7 @@
 //! A live connection to a server and the sessions that use it. Routes the server's messages that belong to no call.
 
 use crate::calls::Slot;
+use crate::catalog::KnownTools;
 use crate::failure;
 use crate::host::Host;
 use crate::session::{Session, Stray};
@@ -40,6 +41,8 @@ pub struct Upstream {
     log_receivers: Mutex<Vec<Receiver>>,
     /// Counts the list changes that the server reported.
     list_changes: watch::Sender<u64>,
+    /// The tools that this connection lists. Locked while they are read, so that they are read once.
+    pub tools: tokio::sync::Mutex<Option<KnownTools>>,
     closed: CancellationToken,
     /// The connection's slot of `max_sessions`, released when the connection closes.
     slot: Mutex<Option<OwnedSemaphorePermit>>,
@@ -98,6 +101,7 @@ impl Upstream {
             subscriptions: Mutex::default(),
             log_receivers: Mutex::default(),
             list_changes: watch::Sender::new(0),
+            tools: tokio::sync::Mutex::default(),
             closed: CancellationToken::new(),
             slot: Mutex::new(slot),
         });
@@ -159,6 +163,10 @@ impl Upstream {
 
     pub fn list_changes(&self) -> watch::Receiver<u64> {
         self.list_changes.subscribe()
+    }
+
+    pub fn count_of_list_changes(&self) -> u64 {
+        *self.list_changes.borrow()
     }
 
     pub fn add_session(&self, session: &Arc<Session>) {
@@ -223,8 +231,13 @@ impl Upstream {
     /// List changes that arrive during a call concern the catalog as well.
     pub fn count_list_change(&self, method: &str) {
         if ListKind::ALL.iter().any(|kind| kind.list_changed() == method) {
-            self.list_changes.send_modify(|count| *count += 1);
+            self.assume_list_change();
         }
+    }
+
+    /// The lists have changed, or may have.
+    pub fn assume_list_change(&self) {
+        self.list_changes.send_modify(|count| *count += 1);
     }
 
     /// Answers a server's request that can't be forwarded to a client.
@@ -235,7 +248,8 @@ impl Upstream {
         }
     }
 
-    async fn on_event(&self, host: &Host, server: &str, event: ServerEvent) {
+    /// Handles a message of the server that belongs to no call.
+    pub async fn on_event(&self, host: &Host, server: &str, event: ServerEvent) {
         match event {
             ServerEvent::Notification { method, params } => {
                 // On a shared connection, progress and log messages can't be attributed to a session unless there is

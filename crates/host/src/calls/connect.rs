@@ -6,6 +6,7 @@ use super::flow::{Flow, Kind, Phase};
 use super::rounds::{self, Rounds};
 use super::slot::Slot;
 use super::suspended::{CallIdentity, Resumable};
+use crate::catalog::Reader;
 use crate::catalog::names::{is_prefixed, own_name};
 use crate::failure;
 use crate::host::Host;
@@ -88,7 +89,32 @@ enum Style {
     LegacyOnModern(Box<Rounds>),
 }
 
+/// Finds or opens a connection. If the request calls a tool, the connection's list of tools is known afterwards. A
+/// connection that was lost without notice is replaced once.
 pub async fn connect(host: &Arc<Host>, slot: &Slot) -> Result<Connected, NotConnected> {
+    let mut is_second = false;
+    loop {
+        let connected = find_connection(host, slot).await?;
+        let Connected::Link(link) = &connected else { return Ok(connected) };
+        let Err(error) = link.read_tools(host, slot).await else { return Ok(connected) };
+        let is_lost = matches!(
+            error,
+            ServerError::SessionGone { .. }
+                | ServerError::Died { .. }
+                | ServerError::BrokenOff { .. }
+                | ServerError::Closed { .. }
+        );
+        if is_second || !is_lost {
+            return Err(NotConnected::of_server(&error));
+        }
+        if let (Some(session), Some(upstream)) = (&link.session, &link.upstream) {
+            forget(session, upstream).await;
+        }
+        is_second = true;
+    }
+}
+
+async fn find_connection(host: &Arc<Host>, slot: &Slot) -> Result<Connected, NotConnected> {
     let params = own_params(&slot.server, &slot.parsed.rpc, slot.parsed.key())?;
     let eras = slot.server.eras(host).await.map_err(|error| NotConnected::ServerFailed(error.into()))?;
     let era = slot.server.era_for(slot.parsed.rpc.client.era, &eras);
@@ -240,6 +266,28 @@ fn linked(link: Link) -> Connected {
 }
 
 impl Link {
+    /// Reads the tools that the connection lists, unless they are known. Whether the call may be sent is decided when it is
+    /// authorised again.
+    async fn read_tools(&self, host: &Arc<Host>, slot: &Slot) -> Result<(), ServerError> {
+        let (Some(upstream), Some(visible)) = (&self.upstream, slot.parsed.named_tool()) else { return Ok(()) };
+        let config = &slot.server.config;
+        let Some(own) = own_name(config.prefix.as_deref(), visible) else { return Ok(()) };
+        if config.dynamic_tools && !host.options.pins.apply_to(slot.server.pinned()) {
+            return Ok(());
+        }
+        // The client's own notification may be on its way, and a server need not answer before it.
+        if let Some(session) = self.session.as_ref().filter(|_| upstream.usage == Usage::Own)
+            && session.set_initialized(true)
+        {
+            upstream.connection.notify("notifications/initialized", None).await?;
+        }
+        let era = slot.state().era.unwrap_or(slot.parsed.rpc.client.era);
+        let reader = Reader { host, server: &slot.server, upstream, era };
+        let listed = reader.listed_tools(own).await?;
+        slot.state().listed = Some(listed);
+        Ok(())
+    }
+
     /// Sends the request. `Err(ServerFailed)` means that the server certainly did not take it.
     pub async fn send(self: Box<Self>, host: &Arc<Host>, slot: &Arc<Slot>) -> Result<Box<Flow>, NotConnected> {
         let Self { upstream, session, in_use, lane, params, style } = *self;

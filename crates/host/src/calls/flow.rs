@@ -246,6 +246,7 @@ impl Flow {
     }
 
     async fn notification(&mut self, method: String, params: Option<Raw>) {
+        self.upstream.count_list_change(&method);
         match &mut self.kind {
             Kind::Resumable(resumable) => match translate::notification(&resumable.envelope, &method, params.clone()) {
                 translate::Destination::Call(params) => self.host.notify_caller(&self.slot, method, params).await,

@@ -2,8 +2,10 @@
 
 pub mod names;
 pub mod page;
+mod reader;
 mod watch;
 
+pub use reader::{KnownTools, Reader};
 pub use watch::{refresh_lists, watch_server};
 
 use crate::pins::{PinnedServer, Pins};
@@ -101,7 +103,7 @@ impl Catalog {
         self.change(server, |entry| {
             (entry.state, entry.down) = (ServerState::Up, None);
             (entry.eras, entry.lists, entry.remarks) = (Some(eras), lists, remarks);
-            self.pins.inspect_lists(entry.pinned(), entry.era(), &entry.lists);
+            self.pins.inspect(entry.pinned(), entry.era(), &entry.lists.tools);
         });
     }
 
@@ -226,7 +228,7 @@ impl Catalog {
     }
 
     fn held_back(&self, entry: &Entry) -> Vec<String> {
-        self.pins.hidden_of(entry.pinned(), entry.era(), &entry.lists)
+        self.pins.hidden_of(entry.pinned(), entry.era(), &entry.lists.tools)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -15,6 +15,7 @@ mod limits;
 mod original;
 mod orphans;
 mod pins;
+mod pins_per_process;
 mod policy;
 mod refusals;
 mod support;
