@@ -211,6 +211,7 @@ impl Host {
     pub fn new(outbox: Outbox, options: HostOptions, draining: CancellationToken) -> Arc<Self> {
         let configs: Vec<_> = options.config.servers.iter().filter(|server| !server.disabled).cloned().collect();
         let catalog = Catalog::new(&configs).with_pins(Arc::clone(&options.pins));
+        options.pins.set_configured(configs.iter().map(|config| config.name.as_str()));
         let by_name = configs.iter().enumerate().map(|(index, config)| (config.name.clone(), index)).collect();
         let servers: Vec<_> =
             configs.into_iter().enumerate().map(|(index, config)| Server::new(index, config)).collect();

@@ -101,6 +101,16 @@ impl Pins {
         self.options.lock_file.as_deref()
     }
 
+    /// Sets which servers the host has.
+    pub(crate) fn set_configured<'a>(&self, servers: impl IntoIterator<Item = &'a str>) {
+        let configured = Some(servers.into_iter().map(str::to_owned).collect());
+        let mut state = self.lock();
+        state.unwritten |= state.known.configured != configured;
+        state.known.configured = configured;
+        drop(state);
+        self.dirty.notify_one();
+    }
+
     /// Checks a definition that the server has just sent; returns true if it is held back. Only this function sets
     /// holds, or lifts them without an approval.
     pub fn holds_back(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &Raw) -> bool {
