@@ -79,7 +79,7 @@ pub struct HostLimits {
     pub max_parked: usize,
     /// Maximum calls per agent that wait for approval.
     pub max_parked_per_agent: usize,
-    /// Maximum total size of the names and arguments of calls that wait for approval.
+    /// Maximum total size of the params of calls that wait for approval.
     pub max_parked_bytes: usize,
     /// The same per agent. It must fit into one reply, because the approver is shown all of it.
     pub max_parked_bytes_per_agent: usize,
