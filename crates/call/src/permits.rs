@@ -68,7 +68,16 @@ impl Permits {
 
     /// Returns all permits of a call and takes it out of its queue. Returns the calls that have all theirs now.
     pub fn release(&mut self, call: CallNo) -> Vec<CallNo> {
-        let mut freed = self.held.remove(&call).unwrap_or_default();
+        self.release_if(call, |_| true)
+    }
+
+    /// The same for some of its permits.
+    pub fn release_if(&mut self, call: CallNo, is_released: impl Fn(&Resource) -> bool) -> Vec<CallNo> {
+        let held = self.held.remove(&call).unwrap_or_default();
+        let (mut freed, kept): (Vec<_>, Vec<_>) = held.into_iter().partition(is_released);
+        if !kept.is_empty() {
+            self.held.insert(call, kept);
+        }
         for resource in &freed {
             if let Some(slots) = self.slots.get_mut(resource) {
                 slots.taken -= 1;
@@ -118,6 +127,10 @@ impl Permits {
 }
 
 impl Resource {
+    pub fn is_share_of_tasks(&self) -> bool {
+        matches!(self, Self::AgentTasks(..) | Self::Tasks(_))
+    }
+
     /// The order in which permits are taken: those that a call may hold for long while it waits come first.
     fn rank(&self) -> (u8, String) {
         match self {
