@@ -267,10 +267,11 @@ impl Server {
         }
     }
 
-    /// The session with that id; created if the limit allows it.
-    pub fn session(&self, host: &Host, id: SessionId, era: Era) -> Result<Arc<Session>, RpcError> {
+    /// The session with that id; created if the limit allows it. `role`: the client's, as the broker stamped it last.
+    pub fn session(&self, host: &Host, id: SessionId, era: Era, role: Option<&str>) -> Result<Arc<Session>, RpcError> {
         let mut sessions = self.sessions.lock().expect("no code panics while it holds this lock");
         if let Some(session) = sessions.get(&id) {
+            session.set_role(role);
             return Ok(Arc::clone(session));
         }
         let max = host.options.limits.max_remembered_sessions;
@@ -281,6 +282,7 @@ impl Server {
             return Err(failure::bus(ErrorCode::TooManySessions, message));
         }
         let session = Session::new(id.clone(), era);
+        session.set_role(role);
         sessions.insert(id, Arc::clone(&session));
         Ok(session)
     }

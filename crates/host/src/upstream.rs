@@ -264,7 +264,8 @@ impl Upstream {
             }
             ServerEvent::Request { id, method, params } => {
                 let sessions = self.sessions();
-                match sessions.first() {
+                let may_ask = |session: &Session| host.may_see(session.role().as_deref(), server);
+                match sessions.first().filter(|session| may_ask(session)) {
                     Some(session) if self.usage == Usage::Own && session.is_legacy() && !session.id.is_of_task() => {
                         session.forward_request(host, server, id, method, params).await;
                     }

@@ -144,7 +144,7 @@ fn is_repetition_of_legacy(slot: &Slot) -> bool {
 
 async fn legacy(host: &Arc<Host>, slot: &Slot, params: Option<Raw>) -> Result<Connected, NotConnected> {
     let rpc = &slot.parsed.rpc;
-    let session = slot.server.session(host, slot.session_id(), Era::Legacy)?;
+    let session = slot.server.session(host, slot.session_id(), Era::Legacy, slot.role())?;
     let in_use = Some(session.begin_use());
     if rpc.method == "initialize" {
         let params = rpc.params.clone().unwrap_or_else(empty_object);
@@ -219,7 +219,7 @@ async fn session_for_call(
         let freed = server.lanes.freed();
         let lane = is_alone.then(|| server.lanes.take(slot.session_id()));
         let id = lane.as_ref().map_or_else(|| slot.session_id(), Lane::session);
-        let session = server.session(host, id, Era::Modern)?;
+        let session = server.session(host, id, Era::Modern, slot.role())?;
         match server.session_upstream(host, &session, || envelope.initialize()).await {
             Ok(upstream) => return Ok((session, upstream, lane)),
             // All processes are in use: wait for a lane, as long as the call may wait.
@@ -239,7 +239,7 @@ async fn legacy_on_modern(
     params: Option<Raw>,
 ) -> Result<Connected, NotConnected> {
     let rpc = &slot.parsed.rpc;
-    let session = slot.server.session(host, slot.session_id(), Era::Legacy)?;
+    let session = slot.server.session(host, slot.session_id(), Era::Legacy, slot.role())?;
     let in_use = Some(session.begin_use());
     let discover = eras.modern.clone().unwrap_or_else(empty_object);
     if rpc.method == "initialize" {

@@ -12,6 +12,7 @@ mod backlog;
 mod connect;
 mod flow;
 mod listen;
+mod notified;
 mod parsed;
 mod relay;
 mod request;
@@ -21,6 +22,7 @@ mod suspended;
 mod task;
 
 pub use answers::{Given, code_of};
+pub use notified::Notified;
 pub use parsed::{ParsedCall, check_names, has_effect};
 pub use rounds::keep_listening;
 pub use slot::{NewCall, Slot};
@@ -73,6 +75,7 @@ pub struct PendingNotification {
     pub server: usize,
     pub notify: ClientNotification,
     pub session: crate::session::SessionId,
+    pub role: Option<String>,
 }
 
 /// Events from other threads, collected so that one wake-up serves all of them.
