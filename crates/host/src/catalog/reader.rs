@@ -53,6 +53,9 @@ impl Reader<'_> {
         let _reading = self.server.reading.lock().await;
         let (mut lists, mut remarks) = (Lists::default(), Vec::new());
         for kind in ListKind::ALL {
+            if !server_has(&self.upstream.handshake(), kind.capability()) {
+                continue;
+            }
             let pages = match kind {
                 ListKind::Tools => self.read_tools(&mut *self.upstream.tools.lock().await).await?,
                 _ => self.read(kind).await?,
@@ -95,9 +98,6 @@ impl Reader<'_> {
 
     async fn read(&self, kind: ListKind) -> Result<Pages, ServerError> {
         let mut pages = Pages::new(kind, self.host.options.limits.max_items);
-        if !server_has(&self.upstream.handshake(), kind.capability()) {
-            return Ok(pages);
-        }
         while let Some(params) = pages.next_params() {
             match self.ask(kind.method(), params).await? {
                 Outcome::Result(page) => pages.take(&page),
