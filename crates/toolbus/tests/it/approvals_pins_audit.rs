@@ -126,11 +126,11 @@ async fn pin_locks_only_servers_that_are_configured_now() {
     until_listed(&second, "wipe").await;
     soon("the lock file without the removed server", async {
         loop {
-            second.run(&["pin"]).await.check(0, &["of 1 servers"], &[]);
+            second.run(&["pin"]).await.check(0, &[], &[]);
             let lock = std::fs::read_to_string(second.folder.path().join("toolbus.lock")).expect("a lock file");
             let lock: Value = serde_json::from_str(&lock).expect("JSON");
-            assert!(lock["servers"].get("s").is_none(), "{lock}");
-            if lock["servers"]["renamed"]["wipe"].is_array() {
+            let servers: Vec<&String> = lock["servers"].as_object().expect("servers").keys().collect();
+            if servers == ["renamed"] {
                 return;
             }
         }
