@@ -63,7 +63,7 @@ fn an_old_verdict_does_not_start_a_call() {
     }
 }
 
-/// The same table for an unchanged verdict: no call is lost, and none starts twice.
+/// No call is lost, and none is sent twice.
 #[test]
 fn a_change_of_the_rules_that_allows_the_call_changes_nothing() {
     for at in [At::Queued, At::Connecting, At::Rechecking, At::Starting, At::Ready, At::Parked] {
@@ -114,22 +114,6 @@ fn the_next_attempt_of_a_call_is_authorised_again_after_a_change_of_the_rules() 
 
 fn limit(kind: &str, rate: Option<Rate>, concurrency: Option<u32>) -> Limit {
     Limit { kind: LimitKind::Role(kind.into()), rate, concurrency: concurrency.and_then(NonZeroU32::new) }
-}
-
-#[test]
-fn a_new_concurrency_limit_applies_to_a_call_that_waited_for_a_permit() {
-    let mut host = host_at(At::Queued);
-    host.arrives(call("w#3", "b"));
-    host.grant.limits = vec![limit("r", None, Some(1))];
-    host.handle(Event::PolicyChanged);
-    host.answers("x", "done");
-    host.seen();
-    host.synced();
-    host.expect(["send a"]);
-    host.answers("a", "done");
-    host.seen();
-    host.synced();
-    host.expect(["send b"]);
 }
 
 #[test]
