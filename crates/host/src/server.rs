@@ -3,7 +3,6 @@
 use crate::failure;
 use crate::host::Host;
 use crate::lanes::Lanes;
-use crate::pins::PinnedServer;
 use crate::session::{Session, SessionId};
 use crate::tasks::TaskPermits;
 use crate::translate::log_level::LogLevel;
@@ -67,10 +66,6 @@ impl Server {
 
     pub fn name(&self) -> &str {
         &self.config.name
-    }
-
-    pub fn pinned(&self) -> PinnedServer<'_> {
-        PinnedServer { name: &self.config.name, mode: self.config.pin }
     }
 
     pub fn is_shared(&self) -> bool {

@@ -14,7 +14,8 @@ fn a_stricter_policy_applies_to_what_has_not_begun() {
     let denied = &["reply a: denied"][..];
     check(
         |host| {
-            host.denies();
+            host.denies = true;
+            host.handle(Event::PolicyChanged);
             // The verdicts of the old rules arrive.
             for step in [Step::Authorise, Step::Recheck, Step::Connect, Step::Reserve, Step::Send] {
                 host.release(step);
@@ -56,7 +57,8 @@ fn a_stricter_policy_applies_to_what_has_not_begun() {
 fn an_old_verdict_does_not_start_a_call() {
     for (at, expected) in [(At::Authorising, "reply a: denied"), (At::Rechecking, "reply a: denied")] {
         let mut host = host_at(at);
-        host.denies();
+        host.denies = true;
+        host.handle(Event::PolicyChanged);
         host.release(Step::Recheck);
         host.authorised("a");
         assert_eq!(host.seen(), [expected], "{at:?}");

@@ -47,7 +47,7 @@ pub struct Host {
     pub journal: JournalState,
     held: HashSet<Step>,
     /// Whether the rules deny every call.
-    denies: bool,
+    pub denies: bool,
     rejects: Option<JournalError>,
     arriving: Option<Request>,
     requests: HashMap<CallNo, Request>,
@@ -108,12 +108,6 @@ impl Host {
         self.requests.clear();
         self.ended.clear();
         self.counting.clear();
-    }
-
-    /// The rules change: they deny every call that they are asked about.
-    pub fn denies(&mut self) {
-        self.denies = true;
-        self.handle(Event::PolicyChanged);
     }
 
     pub fn hold(&mut self, step: Step) {

@@ -5,7 +5,7 @@ use crate::catalog::collision;
 use crate::catalog::names::own_name;
 use crate::failure;
 use crate::host::Host;
-use crate::pins::CallRefusal;
+use crate::pins::{CallRefusal, PinnedServer};
 use crate::translate::listen::{Filter, LISTEN};
 use std::sync::Arc;
 use toolbus_call::{Grant, Limit};
@@ -132,7 +132,8 @@ impl Host {
     /// that connection gives it.
     fn check_definition(&self, slot: &Slot, key: Option<&NameKey>) -> Result<(), RpcError> {
         let Some(NameKey::Tool(visible)) = key else { return Ok(()) };
-        let (pins, server, config) = (&self.options.pins, slot.server.pinned(), &slot.server.config);
+        let (pins, config) = (&self.options.pins, &slot.server.config);
+        let server = PinnedServer::from(config);
         let Some(own) = own_name(config.prefix.as_deref(), visible) else { return Ok(()) };
         let listed = slot.state().listed.clone();
         let checked = match listed {

@@ -3,15 +3,16 @@
 use super::answers::Given;
 use super::authorise::bad_params;
 use super::flow::{Flow, Kind, Phase};
+use super::own_params::own_params;
 use super::rounds::{self, Rounds};
 use super::slot::Slot;
 use super::suspended::{CallIdentity, Resumable};
 use crate::catalog::Reader;
-use crate::catalog::names::{is_prefixed, own_name};
+use crate::catalog::names::own_name;
 use crate::failure;
 use crate::host::Host;
 use crate::lanes::Lane;
-use crate::server::{Server, set_level};
+use crate::server::set_level;
 use crate::session::{InUse, Session};
 use crate::translate::legacy_on_modern::{self, ClientIdentity};
 use crate::translate::listen::LISTEN;
@@ -19,9 +20,7 @@ use crate::translate::modern_on_legacy::{self, Envelope, Repetition};
 use crate::translate::{client_can, server_has};
 use crate::upstream::{OpenError, Upstream, Usage};
 use std::sync::Arc;
-use toolbus_mcp::{
-    Era, ListKind, Members, MembersError, NameKey, Outcome, Raw, Rpc, RpcError, codes, empty_object, meta, raw,
-};
+use toolbus_mcp::{Era, Members, MembersError, Outcome, Raw, Rpc, RpcError, codes, empty_object, meta};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{Eras, ServerError};
 
@@ -272,7 +271,7 @@ impl Link {
         let (Some(upstream), Some(visible)) = (&self.upstream, slot.parsed.named_tool()) else { return Ok(()) };
         let config = &slot.server.config;
         let Some(own) = own_name(config.prefix.as_deref(), visible) else { return Ok(()) };
-        if config.dynamic_tools && !host.options.pins.apply_to(slot.server.pinned()) {
+        if config.dynamic_tools && !host.options.pins.apply_to(config.into()) {
             return Ok(());
         }
         // The client's own notification may be on its way, and a server need not answer before it.
@@ -374,33 +373,6 @@ fn answered_here(rpc: &Rpc, session: &Session, upstream: &Upstream) -> Result<Op
         _ => false,
     };
     Ok(settled.then(|| Outcome::Result(empty_object())))
-}
-
-/// The params with the server's own name of the item, without its prefix.
-fn own_params(server: &Server, rpc: &Rpc, key: Option<&NameKey>) -> Result<Option<Raw>, RpcError> {
-    let (kind, visible) = match key {
-        Some(NameKey::Tool(name)) => (ListKind::Tools, name),
-        Some(NameKey::Prompt(name)) => (ListKind::Prompts, name),
-        _ => return Ok(rpc.params.clone()),
-    };
-    let prefix = server.config.prefix.as_deref().filter(|_| is_prefixed(kind));
-    let Some(own) = own_name(prefix, visible) else {
-        let message = format!("server {:?} has no {visible:?}: its names start with {prefix:?}", server.name());
-        return Err(failure::bus(ErrorCode::UnknownName, message));
-    };
-    if prefix.is_none() {
-        return Ok(rpc.params.clone());
-    }
-    let renamed = || -> Result<Raw, MembersError> {
-        let mut params = Members::of(rpc.params.as_ref())?.clone();
-        if rpc.method == "completion/complete" {
-            params.edit("ref", |reference| reference.set("name", raw(own)))?;
-        } else {
-            params.set("name", raw(own));
-        }
-        Ok(params.into_raw())
-    };
-    renamed().map(Some).map_err(bad_params)
 }
 
 pub fn bad_result(slot: &Slot, error: &MembersError) -> RpcError {

@@ -13,6 +13,7 @@ mod connect;
 mod flow;
 mod listen;
 mod notified;
+mod own_params;
 mod parsed;
 mod relay;
 mod request;

@@ -91,7 +91,7 @@ impl Reader<'_> {
     async fn read_tools(&self, known: &mut Option<KnownTools>) -> Result<Pages, ServerError> {
         let changes = self.upstream.count_of_list_changes();
         let pages = self.read(ListKind::Tools).await?;
-        let listed = self.host.options.pins.inspect(self.server.pinned(), Some(self.era), &pages.items);
+        let listed = self.host.options.pins.inspect((&self.server.config).into(), Some(self.era), &pages.items);
         *known = Some(KnownTools::new(listed, changes, self.upstream));
         Ok(pages)
     }

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use toolbus_audit::{AuditLog, Record, canonical::canonical, sha256_hex};
 use toolbus_mcp::{Era, Members, Raw};
-use toolbus_upstream::PinMode;
+use toolbus_upstream::{PinMode, ServerConfig};
 
 /// Name of the pin file in the host's state folder.
 pub const PINS_FILE: &str = "pins.json";
@@ -76,6 +76,12 @@ pub struct PinnedServer<'a> {
     pub name: &'a str,
     /// Its own mode, if it has one.
     pub mode: Option<PinMode>,
+}
+
+impl<'a> From<&'a ServerConfig> for PinnedServer<'a> {
+    fn from(config: &'a ServerConfig) -> Self {
+        Self { name: &config.name, mode: config.pin }
+    }
 }
 
 impl Pins {

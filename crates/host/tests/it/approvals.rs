@@ -22,7 +22,7 @@ fn options(state: &tempfile::TempDir) -> HostOptions {
     options
 }
 
-async fn rig() -> (Rig, tempfile::TempDir) {
+pub async fn rig() -> (Rig, tempfile::TempDir) {
     let state = tempfile::tempdir().expect("a folder");
     (Rig::with(options(&state)).await, state)
 }
@@ -31,7 +31,7 @@ pub async fn agent(rig: &Rig, name: &'static str, role: &'static str) -> Worker 
     rig.worker(AgentRef::new(name).with_role(role), ClientHello::modern()).await
 }
 
-async fn ask(worker: &Worker, request: HostRequest) -> Reply {
+pub async fn ask(worker: &Worker, request: HostRequest) -> Reply {
     let body = Body::parse(request.to_json().into_bytes()).expect("JSON");
     let message = InboxMessage::new(worker.bus.client().me(), InboxKind::McpRequest, body);
     finish(worker.bus.start_call("host", message, TIMEOUT).await.expect("a call")).await
@@ -84,57 +84,6 @@ async fn a_call_under_ask_reports_that_it_waits_and_runs_when_approved() {
         // An equal call needs an approval of its own.
         let _again = add(&worker).await;
         wait_for_pending(&boss, 1).await;
-    }
-}
-
-#[tokio::test]
-async fn the_approver_sees_all_that_will_run() {
-    let (rig, _state) = rig().await;
-    let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
-    let plain = json!({"name": "add", "arguments": {"a": 1, "b": 2}});
-    let mut calls = vec![worker.start("one", "tools/call", plain.clone()).await];
-    let mut hashes = vec![wait_for_pending(&boss, 1).await[0]["hash"].clone()];
-    let more = [
-        ("_meta", json!({"progressToken": "p"})),
-        ("_meta", json!({"example.org/as": "root"})),
-        ("task", json!({"ttl": 5})),
-        ("inputResponses", json!({"who": {"action": "accept"}})),
-        ("unheardOf", json!([1.0, {"a": null}])),
-    ];
-    for (key, value) in more {
-        let mut params = plain.clone();
-        params[key] = value.clone();
-        calls.push(worker.start("one", "tools/call", params.clone()).await);
-        let listed = wait_for_pending(&boss, calls.len()).await.remove(calls.len() - 1);
-        assert_eq!(listed["more_members"], 1, "{key}");
-        assert_eq!(listed["more_bytes"], key.len() + value.to_string().len(), "{key}");
-        let id = listed["id"].as_str().expect("an id").to_owned();
-        let shown = ask(&boss, HostRequest::ApprovalsShow { id }).await.result();
-        assert_eq!(shown["approval"]["params"], params, "{key}");
-        assert!(!hashes.contains(&listed["hash"]), "{key}: the hash does not cover it");
-        hashes.push(listed["hash"].clone());
-    }
-    // The same call as a task is another one.
-    let task = worker.task("one", "add", json!({"a": 1, "b": 2}), Some(5000)).await;
-    assert!(!task.refused(), "{task:?}");
-    let listed = wait_for_pending(&boss, calls.len() + 1).await.remove(calls.len());
-    assert_eq!(listed["task"], json!({"ttl_ms": 5000}));
-    assert!(!hashes.contains(&listed["hash"]));
-}
-
-#[tokio::test]
-async fn a_duplicate_key_anywhere_in_the_params_of_a_call_under_ask_is_refused() {
-    let (rig, _state) = rig().await;
-    let worker = worker(&rig, Some("reader"), true).await;
-    for params in [
-        r#"{"name":"add","arguments":{"a":1,"b":2,"a":3}}"#,
-        r#"{"name":"add","arguments":{"a":1,"b":2},"_meta":{"x":1,"x":2}}"#,
-        r#"{"name":"add","arguments":{"a":1,"b":2},"task":{"deep":[{"x":1,"\u0078":2}]}}"#,
-        r#"{"name":"add","arguments":{"a":1,"b":2},"unheardOf":{"x":1,"x":2}}"#,
-    ] {
-        let params = toolbus_mcp::Raw::parse(params).expect("JSON");
-        let error = finish(worker.start_raw("one", "tools/call", params.clone()).await).await.error();
-        assert_eq!(error["data"]["code"], "TB0419", "{params}");
     }
 }
 

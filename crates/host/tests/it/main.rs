@@ -2,6 +2,7 @@
 
 mod admin;
 mod approvals;
+mod approvals_shown;
 mod audit;
 mod catalog;
 mod crashing;
