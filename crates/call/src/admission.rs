@@ -197,13 +197,14 @@ impl<A: Clone> CallMachine<A> {
         }
         let needs_approval = |grant: &Grant| grant.ask && !call.approved && !call.request.continues;
         match (&call.state, verdict) {
-            // It is too late to refuse: the server may have the request.
+            // Authorised again before it is sent, or it is too late to refuse: the server may have the request.
             (State::Starting | State::Ready | State::Sending | State::Running | State::Cancelling, _) => {}
             (_, Err(refusal)) => self.give_up_wait(no, Answer::Given(refusal), End::Failed, cx),
             (State::Authorising, Ok(grant)) => {
                 call.grant = grant;
                 self.accept(no, cx);
             }
+            (State::Rechecking, Ok(_)) if call.is_verdict_outdated => self.recheck(no, cx),
             (State::Rechecking, Ok(grant)) if needs_approval(&grant) => {
                 self.fail(no, Failure::NeedsApproval, End::Failed, cx);
             }
@@ -212,7 +213,7 @@ impl<A: Clone> CallMachine<A> {
                 if !call.is_begun() {
                     call.replay = if grant.replay == ReplaySetting::Safe { Replay::Safe } else { Replay::Never };
                 }
-                self.start(no, cx);
+                self.renew_limits(no, grant, cx);
             }
             // Authorised again while it waits.
             (_, Ok(_)) => {}

@@ -36,8 +36,7 @@ impl<A: Clone> CallMachine<A> {
         match outcome {
             Ok(()) => {
                 // The rules, the names or the approved definitions may have changed while it waited.
-                self.set_state(no, State::Rechecking);
-                cx.out.push(Effect::Authorise { call: no, again: true });
+                self.recheck(no, cx);
             }
             Err(error) => {
                 call.health = Health::Failed;
@@ -46,6 +45,15 @@ impl<A: Clone> CallMachine<A> {
                 }
             }
         }
+    }
+
+    /// Asks for the verdict by the current rules, right before the call starts or is sent.
+    pub(crate) fn recheck(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
+        self.set_state(no, State::Rechecking);
+        if let Some(call) = self.get(no) {
+            call.is_verdict_outdated = false;
+        }
+        cx.out.push(Effect::Authorise { call: no, again: true });
     }
 
     /// The host answers the request without the server, or can't send it.
@@ -99,10 +107,12 @@ impl<A: Clone> CallMachine<A> {
             return self.fail(no, not_journaled(error), End::Failed, cx);
         }
         call.may_send = true;
+        let is_outdated = call.is_verdict_outdated;
         // From here on every end is journaled. A call that was cancelled or expired meanwhile is not sent.
-        if !self.end_cancelled(no, cx) {
-            self.send_in_order(no, cx);
+        if self.end_cancelled(no, cx) {
+            return;
         }
+        if is_outdated { self.recheck(no, cx) } else { self.send_in_order(no, cx) }
     }
 
     pub(crate) fn send_in_order(&mut self, no: CallNo, cx: &mut Context<'_, A>) {

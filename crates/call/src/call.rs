@@ -30,6 +30,10 @@ pub(crate) struct Call<A> {
     pub is_accepting: bool,
     pub approved: bool,
     pub grant: Grant,
+    /// The rules have changed since the call was authorised to start.
+    pub is_verdict_outdated: bool,
+    /// When the time limits of rules began.
+    pub limited_from: Millis,
     /// What happened to earlier attempts.
     pub history: Vec<String>,
     /// Connections that did not take the request in this attempt.
@@ -151,6 +155,8 @@ impl<A> Call<A> {
             is_accepting: false,
             approved: false,
             grant: Grant::default(),
+            is_verdict_outdated: false,
+            limited_from: now,
             history: Vec::new(),
             not_taken: 0,
             cancelled: None,
@@ -167,6 +173,12 @@ impl<A> Call<A> {
             replay: Replay::Never,
             request,
         }
+    }
+
+    /// Applies the time limit of the current grant.
+    pub fn set_time_limit(&mut self) {
+        let limit = self.grant.time_limit.clone();
+        self.limit = limit.map(|(time, which)| (self.limited_from.saturating_add(time), which));
     }
 
     /// Whether the server may have received the request, in this attempt or an earlier one.

@@ -118,24 +118,24 @@ impl<A: Clone> CallMachine<A> {
         }
     }
 
-    /// Authorises calls again that have not started, and waits for the verdicts.
+    /// Authorises calls again that have not been sent, and waits for the verdicts.
     pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_, A>) {
-        for (no, call) in &self.calls {
-            let is_waiting = !matches!(
-                call.state,
-                State::Authorising
-                    | State::Accepting
-                    | State::Rechecking
-                    | State::Starting
-                    | State::Ready
-                    | State::Sending
-                    | State::Running
-                    | State::Cancelling
-                    | State::DeadLettering
-                    | State::Finishing { .. }
-            );
-            if is_waiting && !call.attempt_begun {
-                cx.out.push(Effect::Authorise { call: *no, again: true });
+        let all: Vec<CallNo> = self.calls.keys().copied().collect();
+        for no in all {
+            let Some(call) = self.get(no) else { continue };
+            match call.state {
+                // Authorised again before START.
+                State::Authorising | State::Accepting => {}
+                // The verdict may be that of the old rules, or the journal has to report first.
+                State::Rechecking | State::Starting => call.is_verdict_outdated = true,
+                State::Ready => self.recheck(no, cx),
+                // It is too late: the server may have the request, or the call is answered.
+                State::Sending
+                | State::Running
+                | State::Cancelling
+                | State::DeadLettering
+                | State::Finishing { .. } => {}
+                _ => cx.out.push(Effect::Authorise { call: no, again: true }),
             }
         }
     }

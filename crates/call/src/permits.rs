@@ -82,8 +82,18 @@ impl Permits {
 
     /// Returns all permits of a call and takes it out of its queue. Returns the calls that have all theirs now.
     pub fn release(&mut self, call: CallNo) -> Vec<CallNo> {
-        let mut freed = self.held.remove(&call).unwrap_or_default();
-        let holder = self.holders.remove(&call);
+        self.release_if(call, |_| true)
+    }
+
+    /// The same for some of its permits.
+    pub fn release_if(&mut self, call: CallNo, is_released: impl Fn(&Resource) -> bool) -> Vec<CallNo> {
+        let held = self.held.remove(&call).unwrap_or_default();
+        let (mut freed, kept): (Vec<_>, Vec<_>) = held.into_iter().partition(is_released);
+        if !kept.is_empty() {
+            self.held.insert(call, kept);
+        }
+        let holder =
+            if self.held.contains_key(&call) { self.holders.get(&call).cloned() } else { self.holders.remove(&call) };
         for resource in &freed {
             if let (Some(slots), Some(holder)) = (self.slots.get_mut(resource), &holder) {
                 slots.give_back(&holder.agent);
@@ -168,6 +178,10 @@ impl Resource {
     /// Whether agents compete for it. The others have shares or users of their own.
     fn is_shared(&self) -> bool {
         matches!(self, Self::Limit(_) | Self::Server(_))
+    }
+
+    pub fn is_share_of_tasks(&self) -> bool {
+        matches!(self, Self::AgentTasks(..) | Self::Tasks(_))
     }
 
     /// The order in which permits are taken: those that a call may hold for long while it waits come first.

@@ -1,15 +1,17 @@
 //! What a call waits for before it may start: a connected caller, approval, its place in the session, and permits.
 
 use crate::call::State;
+use crate::circuit_breaker::Health;
 use crate::effect::{Effect, Failure};
 use crate::event::{CallNo, Millis};
 use crate::machine::{CallMachine, Context};
 use crate::orphans::Presence;
 use crate::permits::{Holder, RateExceeded, Resource};
-use crate::request::{SessionHold, SessionKey};
+use crate::request::{Grant, Limit, SessionHold, SessionKey};
 use bytestring::ByteString;
 use toolbus_base::Share;
 use toolbus_journal::End;
+use toolbus_policy::LimitKind;
 
 /// Time left for the reply when a call is given up before its deadline.
 const REPLY_MARGIN: Millis = 100;
@@ -43,8 +45,8 @@ impl<A: Clone> CallMachine<A> {
     fn apply_limits(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         let now = cx.now.ms;
         let Some(call) = self.get(no) else { return };
-        let limit = call.grant.time_limit.clone();
-        call.limit = limit.map(|(time, which)| (now.saturating_add(time), which));
+        call.limited_from = now;
+        call.set_time_limit();
         let (is_counted, asks) = (call.accepted, call.grant.ask && !call.approved && !call.request.continues);
         // A task was counted before it was accepted, perhaps by an earlier process.
         if !is_counted && !self.count_rates(no, cx) {
@@ -56,11 +58,40 @@ impl<A: Clone> CallMachine<A> {
     /// Counts the call against its rate limits; refuses it if one is exceeded.
     pub(crate) fn count_rates(&mut self, no: CallNo, cx: &mut Context<'_, A>) -> bool {
         let Some(call) = self.calls.get(&no) else { return false };
-        let Err(RateExceeded { kind, rate, wait }) = self.rates.count(&call.grant.limits, cx.now.ms) else {
-            return true;
-        };
+        let limits = call.grant.limits.clone();
+        self.count_against(no, &limits, cx)
+    }
+
+    fn count_against(&mut self, no: CallNo, limits: &[Limit], cx: &mut Context<'_, A>) -> bool {
+        let Err(RateExceeded { kind, rate, wait }) = self.rates.count(limits, cx.now.ms) else { return true };
         self.fail(no, Failure::RateLimited { kind, rate, wait }, End::Failed, cx);
         false
+    }
+
+    /// Applies the limits of the rules in force right before START. If they differ from those that the call has waited for, it
+    /// counts against rate limits that are new, and waits for all its permits again.
+    pub(crate) fn renew_limits(&mut self, no: CallNo, grant: Grant, cx: &mut Context<'_, A>) {
+        let Some(call) = self.get(no) else { return };
+        let before = std::mem::replace(&mut call.grant, grant);
+        call.set_time_limit();
+        let limits = call.grant.limits.clone();
+        if call.attempt_begun || limits == before.limits {
+            return self.start(no, cx);
+        }
+        let had_rate = |kind: &LimitKind| before.limits.iter().any(|limit| limit.kind == *kind && limit.rate.is_some());
+        let new: Vec<Limit> = limits.into_iter().filter(|limit| !had_rate(&limit.kind)).collect();
+        if !self.count_against(no, &new, cx) {
+            return;
+        }
+        let Some(call) = self.get(no) else { return };
+        let (server, entry) = (call.request.server, call.entry.take());
+        if let Some(entry) = entry {
+            self.note_health(server, entry, Health::Unclear, cx);
+        }
+        for granted in self.permits.release_if(no, |resource| !resource.is_share_of_tasks()) {
+            self.wake(granted);
+        }
+        self.queue(no, cx);
     }
 
     fn park(&mut self, no: CallNo, cx: &mut Context<'_, A>) {

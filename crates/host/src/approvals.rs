@@ -18,7 +18,7 @@ use tokio::time::{Instant, interval};
 use toolbus_audit::{Caller as AuditCaller, Record, canonical::canonical, sha256_hex};
 use toolbus_base::now_ms;
 use toolbus_call::Millis;
-use toolbus_mcp::{Members, MembersError, Raw, RpcError, codes, raw};
+use toolbus_mcp::{Members, MembersError, Raw, Rpc, RpcError, TaskWish, codes, raw};
 use toolbus_protocol::ErrorCode;
 use unique_keys::has_unique_keys;
 
@@ -26,12 +26,17 @@ use unique_keys::has_unique_keys;
 #[derive(Debug, Clone, serde::Serialize)]
 pub struct PendingApproval {
     pub id: String,
-    /// Hash over server, method, name and arguments. An approval is valid only for this hash.
+    /// Hash over server, method, all params and the wish for a task. An approval is valid only for this hash.
     pub hash: String,
     pub server: String,
     pub method: String,
     pub name: String,
     pub arguments: Option<Raw>,
+    /// All members of the request's params, as the caller sent them.
+    pub params: Option<Raw>,
+    /// Set if the call is to run as a task, without its caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskWish>,
     pub caller: String,
     pub role: Option<String>,
     /// The rule that requires the approval.
@@ -44,7 +49,7 @@ pub struct PendingApproval {
 impl PendingApproval {
     /// Size for the limits in bytes.
     fn bytes(&self) -> usize {
-        self.name.len() + self.arguments.as_ref().map_or(0, |arguments| arguments.get().len())
+        self.params.as_ref().map_or(0, |params| params.get().len())
     }
 }
 
@@ -101,24 +106,26 @@ pub fn id_of(slot: &Slot) -> String {
 
 fn pending(host: &Host, slot: &Slot, until: Millis) -> Result<PendingApproval, RpcError> {
     let rpc = &slot.parsed.rpc;
+    if rpc.params.as_ref().is_some_and(|params| !has_unique_keys(params.get())) {
+        let message = "the call requires approval, but its params contain a duplicate key";
+        return Err(failure::bus(ErrorCode::BadArguments, message));
+    }
     let unreadable = |error: MembersError| RpcError::invalid_params(format!("Invalid params: {error}"));
     let params = Members::of(rpc.params.as_ref()).map_err(unreadable)?;
     let name = params.text("name").or_else(|| params.text("uri")).unwrap_or_default();
     let arguments = params.get("arguments").map(ToOwned::to_owned);
-    if arguments.as_ref().is_some_and(|arguments| !has_unique_keys(arguments.get())) {
-        let message = format!("the call of {name:?} requires approval, but its arguments contain a duplicate key");
-        return Err(failure::bus(ErrorCode::BadArguments, message));
-    }
     let now = now_ms();
     let (server, method) = (slot.server.name().to_owned(), rpc.method.clone());
     let remaining = until.saturating_sub(host.calls.millis(Instant::now()));
     Ok(PendingApproval {
         id: id_of(slot),
-        hash: call_hash(&server, &method, &name, arguments.as_ref()),
+        hash: call_hash(rpc),
         server,
         method,
         name,
         arguments,
+        params: rpc.params.clone(),
+        task: rpc.task,
         caller: slot.mailbox().to_owned(),
         role: slot.role().map(ToOwned::to_owned),
         rule: slot.state().authorised.as_ref().map(|authorised| authorised.why.clone()).unwrap_or_default(),
@@ -127,10 +134,12 @@ fn pending(host: &Host, slot: &Slot, until: Millis) -> Result<PendingApproval, R
     })
 }
 
-fn call_hash(server: &str, method: &str, name: &str, arguments: Option<&Raw>) -> String {
-    let arguments = arguments.map_or("".into(), |arguments| canonical(arguments.get()));
-    let parts = [server, method, name].map(|part| raw(part).get().to_owned());
-    sha256_hex(format!("[{},{arguments}]", parts.join(",")).as_bytes())
+/// No member is left out. An approval belongs to one message, whose params are the same in every delivery, so there is nothing
+/// that could vary without harm. Members that only this host uses, such as a progress token that it replaces, do no harm.
+fn call_hash(rpc: &Rpc) -> String {
+    let params = rpc.params.as_ref().map_or("null".into(), |params| canonical(params.get()));
+    let (server, method, task) = (raw(&rpc.server), raw(&rpc.method), raw(&rpc.task));
+    sha256_hex(format!("[{server},{method},{task},{params}]").as_bytes())
 }
 
 async fn report_progress_periodically(host: &Host, slot: &Slot, pending: &PendingApproval) -> std::convert::Infallible {

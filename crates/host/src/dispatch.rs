@@ -122,7 +122,7 @@ impl Host {
             return tracing::debug!(method = notify.method, "refused a client's notification");
         }
         let session = SessionId { mailbox: message.from.session_id.to_string(), key: notify.session.clone() };
-        let role = message.from.role.as_deref().map(str::to_owned);
+        let role = message.from.role.as_ref().map(ToString::to_string);
         self.queue_notification(PendingNotification { server: server.index, notify, session, role });
     }
 
@@ -138,8 +138,12 @@ impl Host {
     /// Forwards a client's notification, once its predecessors in the session are sent.
     pub async fn forward_notification(self: &Arc<Self>, pending: PendingNotification) {
         let PendingNotification { server, notify, session, role } = pending;
+        // The rules may have changed while it waited.
+        if !self.authorise_notification(role.as_deref(), &notify) {
+            return;
+        }
         let server = Arc::clone(&self.servers[server]);
-        let Ok(session) = server.session(self, session, role.as_deref(), Era::Legacy) else { return };
+        let Ok(session) = server.session(self, session, Era::Legacy, role.as_deref()) else { return };
         let Ok(eras) = server.eras(self).await else { return };
         let initialize = notify.client.initialize.unwrap_or_else(empty_object);
         let is_initialized = notify.method == "notifications/initialized";

@@ -26,6 +26,18 @@ pub fn not_allowed(item: Item<'_>, server: &str, role: Option<&str>) -> RpcError
     bus(ErrorCode::NotAllowed, format!("{} '{name}' is not allowed for {role}", item.noun()))
 }
 
+pub fn held_back(tool: &str, server: &str) -> RpcError {
+    let message = format!("tool {tool:?} of server {server:?} is held back: its definition is not approved");
+    bus(ErrorCode::HeldBack, message)
+}
+
+/// MCP requires the code for invalid params here; the bus code is in the error's data.
+pub fn unlisted(tool: &str) -> RpcError {
+    let code = ErrorCode::UnknownName;
+    RpcError::invalid_params(format!("Unknown tool: {tool}"))
+        .with_data(json!({"code": code.code(), "hint": code.hint()}))
+}
+
 pub fn method_not_allowed(method: &str, server: &str, role: Option<&str>) -> RpcError {
     let role = role.map_or("clients without a role".to_owned(), |role| format!("role '{role}'"));
     let message = format!("method '{method}' of server '{server}' is not allowed for {role}");

@@ -81,7 +81,7 @@ pub struct HostLimits {
     pub max_parked: usize,
     /// Maximum calls per agent that wait for approval.
     pub max_parked_per_agent: usize,
-    /// Maximum total size of the names and arguments of calls that wait for approval.
+    /// Maximum total size of the params of calls that wait for approval.
     pub max_parked_bytes: usize,
     /// The same per agent. It must fit into one reply, because the approver is shown all of it.
     pub max_parked_bytes_per_agent: usize,
@@ -214,6 +214,7 @@ impl Host {
     pub fn new(outbox: Outbox, options: HostOptions, draining: CancellationToken) -> Arc<Self> {
         let configs: Vec<_> = options.config.servers.iter().filter(|server| !server.disabled).cloned().collect();
         let catalog = Catalog::new(&configs).with_pins(Arc::clone(&options.pins));
+        options.pins.set_configured(configs.iter().map(|config| config.name.as_str()));
         let by_name = configs.iter().enumerate().map(|(index, config)| (config.name.clone(), index)).collect();
         let servers: Vec<_> =
             configs.into_iter().enumerate().map(|(index, config)| Server::new(index, config)).collect();

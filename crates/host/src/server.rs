@@ -266,10 +266,11 @@ impl Server {
         }
     }
 
-    /// The session with that id; created if the share of its agent, an agent of that role, allows it.
-    pub fn session(&self, host: &Host, id: SessionId, role: Option<&str>, era: Era) -> Result<Arc<Session>, RpcError> {
+    /// The session with that id; created if the share of its agent allows it. `role`: the client's, as the broker stamped it last.
+    pub fn session(&self, host: &Host, id: SessionId, era: Era, role: Option<&str>) -> Result<Arc<Session>, RpcError> {
         let mut sessions = self.sessions.lock().expect("no code panics while it holds this lock");
         if let Some(session) = sessions.get(&id) {
+            session.set_role(role);
             return Ok(Arc::clone(session));
         }
         let (max, share) = (host.options.limits.max_remembered_sessions, host.share_of(role));
@@ -285,6 +286,7 @@ impl Server {
             }
         }
         let session = Session::new(id.clone(), era, share);
+        session.set_role(role);
         sessions.insert(id, Arc::clone(&session));
         Ok(session)
     }

@@ -1,6 +1,7 @@
 //! The state of one client at one server between calls. A session outlives its connection: when the connection is
 //! opened again, the client's log level and subscriptions are restored.
 
+use crate::calls::Notified;
 use crate::host::Host;
 use crate::processes::ProcessSlot;
 use crate::translate::listen;
@@ -57,6 +58,8 @@ pub struct Session {
 
 struct State {
     last_used: Instant,
+    /// The role of the client's last request.
+    role: Option<Box<str>>,
     /// Whether `notifications/initialized` has been sent on the current connection.
     initialized: bool,
     level: Option<LogLevel>,
@@ -118,6 +121,7 @@ impl Session {
     pub fn new(id: SessionId, era: Era, share: Option<Share>) -> Arc<Self> {
         let state = State {
             last_used: Instant::now(),
+            role: None,
             initialized: false,
             level: None,
             uris: BTreeSet::new(),
@@ -168,7 +172,18 @@ impl Session {
         (self.in_use.load(Ordering::Relaxed) == 0).then(|| state.last_used + limit)
     }
 
-    /// Delivers a notification that belongs to no call.
+    pub fn set_role(&self, role: Option<&str>) {
+        let mut state = self.lock();
+        if state.role.as_deref() != role {
+            state.role = role.map(Into::into);
+        }
+    }
+
+    pub fn role(&self) -> Option<Box<str>> {
+        self.lock().role.clone()
+    }
+
+    /// Delivers a notification that belongs to no call, if the rules in force let its client use what it is about.
     pub async fn deliver_notification(
         &self,
         host: &Host,
@@ -180,7 +195,12 @@ impl Session {
         if self.id.is_of_task() {
             return;
         }
+        let role = self.role();
+        let about = Notified { role: role.as_deref(), server, method, params: params.as_ref() };
         if self.is_legacy() {
+            if !host.may_notify(&about) {
+                return;
+            }
             if usage == Usage::Shared && method == listen::RESOURCE_UPDATED && !self.is_subscribed(params.as_ref()) {
                 return;
             }
@@ -190,6 +210,9 @@ impl Session {
         }
         if !listen::is_listen_notification(method) {
             self.offer(Stray::Notification { method: method.to_owned(), params });
+            return;
+        }
+        if !host.may_listen(&about) {
             return;
         }
         for call in self.listeners_of(method, params.as_ref()) {

@@ -1,6 +1,7 @@
 //! A live connection to a server and the sessions that use it. Routes the server's messages that belong to no call.
 
 use crate::calls::Slot;
+use crate::catalog::KnownTools;
 use crate::failure;
 use crate::host::Host;
 use crate::processes::ProcessSlot;
@@ -41,6 +42,8 @@ pub struct Upstream {
     log_receivers: Mutex<Vec<Receiver>>,
     /// Counts the list changes that the server reported.
     list_changes: watch::Sender<u64>,
+    /// The tools that this connection lists. Locked while they are read, so that they are read once.
+    pub tools: tokio::sync::Mutex<Option<KnownTools>>,
     closed: CancellationToken,
     /// The connection's slot of `max_sessions`, released when the connection closes.
     slot: Mutex<Option<ProcessSlot>>,
@@ -99,6 +102,7 @@ impl Upstream {
             subscriptions: Mutex::default(),
             log_receivers: Mutex::default(),
             list_changes: watch::Sender::new(0),
+            tools: tokio::sync::Mutex::default(),
             closed: CancellationToken::new(),
             slot: Mutex::new(slot),
         });
@@ -160,6 +164,10 @@ impl Upstream {
 
     pub fn list_changes(&self) -> watch::Receiver<u64> {
         self.list_changes.subscribe()
+    }
+
+    pub fn count_of_list_changes(&self) -> u64 {
+        *self.list_changes.borrow()
     }
 
     pub fn add_session(&self, session: &Arc<Session>) {
@@ -224,8 +232,13 @@ impl Upstream {
     /// List changes that arrive during a call concern the catalog as well.
     pub fn count_list_change(&self, method: &str) {
         if ListKind::ALL.iter().any(|kind| kind.list_changed() == method) {
-            self.list_changes.send_modify(|count| *count += 1);
+            self.assume_list_change();
         }
+    }
+
+    /// The lists have changed, or may have.
+    pub fn assume_list_change(&self) {
+        self.list_changes.send_modify(|count| *count += 1);
     }
 
     /// Answers a server's request that can't be forwarded to a client.
@@ -236,7 +249,8 @@ impl Upstream {
         }
     }
 
-    async fn on_event(&self, host: &Host, server: &str, event: ServerEvent) {
+    /// Handles a message of the server that belongs to no call.
+    pub async fn on_event(&self, host: &Host, server: &str, event: ServerEvent) {
         match event {
             ServerEvent::Notification { method, params } => {
                 // On a shared connection, progress and log messages can't be attributed to a session unless there is
@@ -251,7 +265,8 @@ impl Upstream {
             }
             ServerEvent::Request { id, method, params } => {
                 let sessions = self.sessions();
-                match sessions.first() {
+                let may_ask = |session: &Session| host.may_see(session.role().as_deref(), server);
+                match sessions.first().filter(|session| may_ask(session)) {
                     Some(session) if self.usage == Usage::Own && session.is_legacy() && !session.id.is_of_task() => {
                         session.forward_request(host, server, id, method, params).await;
                     }

@@ -50,6 +50,9 @@ pub struct ServerManifest {
     /// Prompts under the names that workers see, without those that the role may not use.
     #[serde(default)]
     pub prompts: Vec<Raw>,
+    /// Names of tools that the role may use and that are hidden, because their definitions are not approved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withheld: Vec<String>,
     /// Tools whose calls fail immediately while the host is offline, by configuration.
     #[serde(default, skip_serializing_if = "SomeTools::is_empty")]
     pub fail_fast: SomeTools,

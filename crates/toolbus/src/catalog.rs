@@ -100,6 +100,10 @@ impl Catalog {
         if let Some(tool) = self.tools().find(|tool| tool.name() == name) {
             return Ok(tool);
         }
+        let mut servers = self.hosts.iter().flat_map(|host| &host.manifest.servers);
+        if let Some(server) = servers.find(|server| server.withheld.iter().any(|withheld| withheld == name)) {
+            return Err(Failure::HeldBackTool { tool: name.to_owned(), server: server.name.clone() });
+        }
         let names: Vec<String> = self.tools().map(|tool| tool.name()).collect();
         let similar = nearest(name, names.iter().map(String::as_str)).into_iter().map(str::to_owned).collect();
         let tool = name.to_owned();

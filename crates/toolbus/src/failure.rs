@@ -103,6 +103,8 @@ pub enum Failure {
     TaskHostAway { host: String },
     #[error("the task was cancelled")]
     TaskCancelled,
+    #[error("tool {tool:?} of server {server:?} is held back: its definition is not approved")]
+    HeldBackTool { tool: String, server: String },
     #[error("no tool {tool:?}")]
     UnknownTool { tool: String, nearest: Vec<String>, hosts: usize },
     #[error("{0}")]
@@ -163,6 +165,7 @@ impl Failure {
             Self::Client(error) | Self::Host(toolbus_host::HostError::Bus(error)) => error.code(),
             Self::Broker(error) => error.code(),
             Self::Config(_) => Some(ErrorCode::BadConfig),
+            Self::HeldBackTool { .. } => Some(ErrorCode::HeldBack),
             Self::HostAway { .. } => Some(ErrorCode::HostAway),
             Self::HostOffline { .. } => Some(ErrorCode::HostOffline),
             Self::CallTimeout { .. } => Some(ErrorCode::CallTimeout),
@@ -219,6 +222,7 @@ impl Failure {
             }
             Self::NotATokenFile { .. } => Some("choose another file; this one was not changed"),
             Self::Exists { .. } => Some("--force replaces it"),
+            Self::HeldBackTool { .. } => Some(ErrorCode::HeldBack.hint()),
             Self::UnknownTool { hosts: 0, .. } => Some("no host has announced any tools; start one with `toolbus up`"),
             Self::UnknownTool { .. } => Some("`toolbus tools` lists the tools"),
             Self::Arguments(ArgumentsError::Refused { .. } | ArgumentsError::UnknownName { .. }) => {

@@ -130,6 +130,22 @@ impl ServerConnection {
         }
     }
 
+    /// The number of transport connections that were opened so far. Only over HTTP there is more than one.
+    pub fn connections_opened(&self) -> u64 {
+        match &self.0.link {
+            Link::Http(link) => link.connections_opened(),
+            Link::Stdio(_) | Link::InProcess(_) => 0,
+        }
+    }
+
+    /// Whether the next request opens a transport connection, which another process of the server may serve.
+    pub fn would_connect(&self) -> bool {
+        match &self.0.link {
+            Link::Http(link) => link.would_connect(),
+            Link::Stdio(_) | Link::InProcess(_) => false,
+        }
+    }
+
     /// The last lines of the server's stderr.
     pub fn stderr_tail(&self) -> Vec<String> {
         match &self.0.link {

@@ -147,6 +147,7 @@ impl EchoBus {
             resources: Vec::new(),
             resource_templates: Vec::new(),
             prompts: Vec::new(),
+            withheld: Vec::new(),
             fail_fast: SomeTools::default(),
             alone: SomeTools::default(),
         };

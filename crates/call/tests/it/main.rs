@@ -12,6 +12,7 @@ mod joins_of_ended;
 mod journal_failures;
 mod order_and_permits;
 mod orphans;
+mod policy_changes;
 mod requests;
 mod states;
 mod support;

@@ -46,6 +46,8 @@ pub struct Host {
     disk: Arc<MemoryDisk>,
     pub journal: JournalState,
     held: HashSet<Step>,
+    /// Whether the rules deny every call.
+    pub denies: bool,
     rejects: Option<JournalError>,
     arriving: Option<Request>,
     requests: HashMap<CallNo, Request>,
@@ -80,6 +82,7 @@ impl Host {
             disk,
             journal,
             held: HashSet::new(),
+            denies: false,
             rejects: None,
             arriving: None,
             requests: HashMap::new(),
@@ -307,7 +310,8 @@ impl Host {
         }
         match effect {
             Effect::Authorise { call, .. } if is_routine => {
-                Some(Event::Authorised { call, verdict: Ok(self.grant_of(call)) })
+                let verdict = if self.denies { Err("denied") } else { Ok(self.grant_of(call)) };
+                Some(Event::Authorised { call, verdict })
             }
             Effect::Reserve { call } if is_routine => Some(Event::Reserved { call }),
             Effect::Connect { call } if is_routine => Some(Event::Connected { call, outcome: Ok(()) }),

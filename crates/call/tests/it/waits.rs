@@ -1,7 +1,6 @@
 //! What a call waits for before it may start: its caller, approval, rate limits and time limits.
 
 use crate::requests::{call, equal, in_session, resumed, task, until};
-use crate::states::{At, check};
 use crate::support::{Host, Step};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -62,105 +61,6 @@ fn an_approval_expires_shortly_before_the_deadline_so_that_the_caller_gets_the_r
 fn the_follow_up_of_an_approved_call_needs_no_approval() {
     let mut host = asking();
     host.running(Request { continues: true, ..call("w#1", "a") });
-}
-
-#[test]
-fn a_rule_that_requires_an_approval_meanwhile_refuses_the_call() {
-    let mut host = Host::new();
-    host.hold(Step::Connect);
-    host.arrives(call("w#1", "a"));
-    host.grant.ask = true;
-    host.connected("a");
-    host.expect(["connect a", "reply a: NeedsApproval"]);
-    host.arrives(Request { continues: true, ..call("w#1", "b") });
-    host.connected("b");
-    host.expect(["connect b", "journal b: START 1, synced"]);
-}
-
-#[test]
-fn a_change_of_the_rules_concerns_calls_that_have_not_started() {
-    let again = &["authorise a again"][..];
-    check(
-        |host| {
-            host.hold(Step::Recheck);
-            host.handle(Event::PolicyChanged);
-        },
-        &[
-            (
-                &[
-                    At::AskingToJoin,
-                    At::AwaitingReceipt,
-                    At::AwaitingAbsence,
-                    At::Joined,
-                    At::ReadingAnswer,
-                    At::AwaitingCaller,
-                    At::Parked,
-                    At::TaskShare,
-                    At::Reserving,
-                    At::Ordered,
-                    At::Queued,
-                    At::Connecting,
-                ],
-                again,
-                &[],
-            ),
-            // Their verdict is on its way, or follows the acceptance.
-            (&[At::Authorising, At::Rechecking], &[], &[]),
-            (&[At::Accepting], &[], &["accepted a", "authorise a again"]),
-            (&[At::Starting], &[], &["send a"]),
-            (&[At::Ready, At::Sending, At::Running, At::Cancelling], &[], &[]),
-            (&[At::DeadLettering], &[], &["journal a: RESULT Failed poisoned after 1, synced"]),
-            (&[At::Finishing], &[], &["reply a: done"]),
-        ],
-    );
-}
-
-#[test]
-fn the_next_attempt_of_a_call_is_authorised_again_after_a_change_of_the_rules() {
-    let mut host = Host::new();
-    host.running(crate::requests::replay_safe("w#1", "a"));
-    host.hold(Step::Connect);
-    host.hold(Step::Recheck);
-    host.dies("a");
-    host.handle(Event::PolicyChanged);
-    host.expect(["connect a", "authorise a again"]);
-    host.refused("a");
-    host.expect(["abort a", "journal a: RESULT Failed denied, written", "reply a: denied"]);
-}
-
-#[test]
-fn a_refusal_ends_a_call_that_has_not_started() {
-    let denied = &["reply a: denied"][..];
-    check(
-        |host| host.refused("a"),
-        &[
-            (
-                &[
-                    At::Authorising,
-                    At::Accepting,
-                    At::AskingToJoin,
-                    At::AwaitingReceipt,
-                    At::AwaitingAbsence,
-                    At::Joined,
-                    At::ReadingAnswer,
-                    At::AwaitingCaller,
-                    At::Ordered,
-                    At::Queued,
-                    At::Rechecking,
-                ],
-                denied,
-                &[],
-            ),
-            (&[At::Parked], &["unpark a", "reply a: denied"], &[]),
-            (&[At::Connecting], &["abort a", "reply a: denied"], &[]),
-            (&[At::TaskShare], &["journal a: RESULT Failed denied, synced"], &[]),
-            (&[At::Reserving], &["abort a", "journal a: RESULT Failed denied, synced"], &[]),
-            (&[At::Starting], &[], &["send a"]),
-            (&[At::Ready, At::Sending, At::Running, At::Cancelling], &[], &[]),
-            (&[At::DeadLettering], &[], &["journal a: RESULT Failed poisoned after 1, synced"]),
-            (&[At::Finishing], &[], &["reply a: done"]),
-        ],
-    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::PendingApproval;
 use serde::Serialize;
-use toolbus_mcp::Raw;
+use toolbus_mcp::{Members, Raw, TaskWish};
 
 /// Arguments longer than this are truncated.
 const MAX_ARGUMENT_BYTES: usize = 4 << 10;
@@ -23,6 +23,11 @@ pub struct Listed<'a> {
     arguments_begin: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments_bytes: Option<usize>,
+    /// Other members of the params, which `show` shows: their number and size.
+    more_members: usize,
+    more_bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'a TaskWish>,
     caller: &'a str,
     role: Option<&'a str>,
     rule: &'a str,
@@ -34,6 +39,7 @@ impl<'a> From<&'a PendingApproval> for Listed<'a> {
     fn from(pending: &'a PendingApproval) -> Self {
         let arguments = pending.arguments.as_ref();
         let cut = arguments.map(Raw::get).filter(|text| text.len() > MAX_ARGUMENT_BYTES);
+        let more = more_members(pending.params.as_ref());
         Self {
             id: &pending.id,
             hash: &pending.hash,
@@ -43,6 +49,9 @@ impl<'a> From<&'a PendingApproval> for Listed<'a> {
             arguments: arguments.filter(|_| cut.is_none()),
             arguments_begin: cut.map(|text| truncated(text, MAX_ARGUMENT_BYTES)),
             arguments_bytes: cut.map(str::len),
+            more_members: more.len(),
+            more_bytes: more.iter().sum(),
+            task: pending.task.as_ref(),
             caller: &pending.caller,
             role: pending.role.as_deref(),
             rule: &pending.rule,
@@ -50,6 +59,13 @@ impl<'a> From<&'a PendingApproval> for Listed<'a> {
             until_ms: pending.until_ms,
         }
     }
+}
+
+/// The sizes of the members besides name and arguments, each with its key.
+fn more_members(params: Option<&Raw>) -> Vec<usize> {
+    let Ok(members) = Members::of(params) else { return Vec::new() };
+    let more = members.iter().filter(|(key, _)| !matches!(*key, "name" | "arguments"));
+    more.map(|(key, value)| key.len() + value.get().len()).collect()
 }
 
 pub fn truncated_name(name: &str) -> &str {

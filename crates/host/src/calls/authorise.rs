@@ -5,7 +5,7 @@ use crate::catalog::collision;
 use crate::catalog::names::own_name;
 use crate::failure;
 use crate::host::Host;
-use crate::pins::PinnedServer;
+use crate::pins::{CallRefusal, PinnedServer};
 use crate::translate::listen::{Filter, LISTEN};
 use std::sync::Arc;
 use toolbus_call::{Grant, Limit};
@@ -90,7 +90,7 @@ impl Host {
             }
         }
         self.refuse_lost_name(slot, key)?;
-        self.refuse_held_back(slot, key)?;
+        self.check_definition(slot, key)?;
         Ok(authorised)
     }
 
@@ -128,18 +128,23 @@ impl Host {
         Err(failure::bus(ErrorCode::NameCollision, message))
     }
 
-    /// A tool whose definition is not approved is not called.
-    fn refuse_held_back(&self, slot: &Slot, key: Option<&NameKey>) -> Result<(), RpcError> {
+    /// A tool is called only if its definition is approved, as the server gave it last and, once there is a connection, as
+    /// that connection gives it.
+    fn check_definition(&self, slot: &Slot, key: Option<&NameKey>) -> Result<(), RpcError> {
         let Some(NameKey::Tool(visible)) = key else { return Ok(()) };
-        let config = &slot.server.config;
-        let own = own_name(config.prefix.as_deref(), visible);
-        let server = PinnedServer { name: &config.name, mode: config.pin };
-        if !own.is_some_and(|own| self.options.pins.is_held(server, own)) {
-            return Ok(());
-        }
-        let message =
-            format!("tool {visible:?} of server {:?} is held back: its definition is not approved", config.name);
-        Err(failure::bus(ErrorCode::HeldBack, message))
+        let (pins, config) = (&self.options.pins, &slot.server.config);
+        let server = PinnedServer::from(config);
+        let Some(own) = own_name(config.prefix.as_deref(), visible) else { return Ok(()) };
+        let listed = slot.state().listed.clone();
+        let checked = match listed {
+            _ if pins.is_held(server, own) => Err(CallRefusal::HeldBack),
+            Some(listed) => pins.check_call(server, &listed, own, config.dynamic_tools),
+            None => Ok(()),
+        };
+        checked.map_err(|refusal| match refusal {
+            CallRefusal::HeldBack => failure::held_back(visible, server.name),
+            CallRefusal::Unlisted => failure::unlisted(visible),
+        })
     }
 }
 

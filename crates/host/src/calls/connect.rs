@@ -3,14 +3,16 @@
 use super::answers::Given;
 use super::authorise::bad_params;
 use super::flow::{Flow, Kind, Phase};
+use super::own_params::own_params;
 use super::rounds::{self, Rounds};
 use super::slot::Slot;
 use super::suspended::{CallIdentity, Resumable};
-use crate::catalog::names::{is_prefixed, own_name};
+use crate::catalog::Reader;
+use crate::catalog::names::own_name;
 use crate::failure;
 use crate::host::Host;
 use crate::lanes::Lane;
-use crate::server::{Server, set_level};
+use crate::server::set_level;
 use crate::session::{InUse, Session};
 use crate::translate::legacy_on_modern::{self, ClientIdentity};
 use crate::translate::listen::LISTEN;
@@ -18,9 +20,7 @@ use crate::translate::modern_on_legacy::{self, Envelope, Repetition};
 use crate::translate::{client_can, server_has};
 use crate::upstream::{OpenError, Upstream, Usage};
 use std::sync::Arc;
-use toolbus_mcp::{
-    Era, ListKind, Members, MembersError, NameKey, Outcome, Raw, Rpc, RpcError, codes, empty_object, meta, raw,
-};
+use toolbus_mcp::{Era, Members, MembersError, Outcome, Raw, Rpc, RpcError, codes, empty_object, meta};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{Eras, ServerError};
 
@@ -88,7 +88,32 @@ enum Style {
     LegacyOnModern(Box<Rounds>),
 }
 
+/// Finds or opens a connection. If the request calls a tool, the connection's list of tools is known afterwards. A
+/// connection that was lost without notice is replaced once.
 pub async fn connect(host: &Arc<Host>, slot: &Slot) -> Result<Connected, NotConnected> {
+    let mut is_second = false;
+    loop {
+        let connected = find_connection(host, slot).await?;
+        let Connected::Link(link) = &connected else { return Ok(connected) };
+        let Err(error) = link.read_tools(host, slot).await else { return Ok(connected) };
+        let is_lost = matches!(
+            error,
+            ServerError::SessionGone { .. }
+                | ServerError::Died { .. }
+                | ServerError::BrokenOff { .. }
+                | ServerError::Closed { .. }
+        );
+        if is_second || !is_lost {
+            return Err(NotConnected::of_server(&error));
+        }
+        if let (Some(session), Some(upstream)) = (&link.session, &link.upstream) {
+            forget(session, upstream).await;
+        }
+        is_second = true;
+    }
+}
+
+async fn find_connection(host: &Arc<Host>, slot: &Slot) -> Result<Connected, NotConnected> {
     let params = own_params(&slot.server, &slot.parsed.rpc, slot.parsed.key())?;
     let eras = slot.server.eras(host).await.map_err(|error| NotConnected::ServerFailed(error.into()))?;
     let era = slot.server.era_for(slot.parsed.rpc.client.era, &eras);
@@ -118,7 +143,7 @@ fn is_repetition_of_legacy(slot: &Slot) -> bool {
 
 async fn legacy(host: &Arc<Host>, slot: &Slot, params: Option<Raw>) -> Result<Connected, NotConnected> {
     let rpc = &slot.parsed.rpc;
-    let session = slot.server.session(host, slot.session_id(), slot.role(), Era::Legacy)?;
+    let session = slot.server.session(host, slot.session_id(), Era::Legacy, slot.role())?;
     let in_use = Some(session.begin_use());
     if rpc.method == "initialize" {
         let params = rpc.params.clone().unwrap_or_else(empty_object);
@@ -193,7 +218,7 @@ async fn session_for_call(
         let freed = server.lanes.freed();
         let lane = is_alone.then(|| server.lanes.take(slot.session_id()));
         let id = lane.as_ref().map_or_else(|| slot.session_id(), Lane::session);
-        let session = server.session(host, id, slot.role(), Era::Modern)?;
+        let session = server.session(host, id, Era::Modern, slot.role())?;
         match server.session_upstream(host, &session, || envelope.initialize()).await {
             Ok(upstream) => return Ok((session, upstream, lane)),
             // All processes are in use: wait for a lane, as long as the call may wait.
@@ -213,7 +238,7 @@ async fn legacy_on_modern(
     params: Option<Raw>,
 ) -> Result<Connected, NotConnected> {
     let rpc = &slot.parsed.rpc;
-    let session = slot.server.session(host, slot.session_id(), slot.role(), Era::Legacy)?;
+    let session = slot.server.session(host, slot.session_id(), Era::Legacy, slot.role())?;
     let in_use = Some(session.begin_use());
     let discover = eras.modern.clone().unwrap_or_else(empty_object);
     if rpc.method == "initialize" {
@@ -240,6 +265,28 @@ fn linked(link: Link) -> Connected {
 }
 
 impl Link {
+    /// Reads the tools that the connection lists, unless they are known. Whether the call may be sent is decided when it is
+    /// authorised again.
+    async fn read_tools(&self, host: &Arc<Host>, slot: &Slot) -> Result<(), ServerError> {
+        let (Some(upstream), Some(visible)) = (&self.upstream, slot.parsed.named_tool()) else { return Ok(()) };
+        let config = &slot.server.config;
+        let Some(own) = own_name(config.prefix.as_deref(), visible) else { return Ok(()) };
+        if config.dynamic_tools && !host.options.pins.apply_to(config.into()) {
+            return Ok(());
+        }
+        // The client's own notification may be on its way, and a server need not answer before it.
+        if let Some(session) = self.session.as_ref().filter(|_| upstream.usage == Usage::Own)
+            && session.set_initialized(true)
+        {
+            upstream.connection.notify("notifications/initialized", None).await?;
+        }
+        let era = slot.state().era.unwrap_or(slot.parsed.rpc.client.era);
+        let reader = Reader { host, server: &slot.server, upstream, era };
+        let listed = reader.listed_tools(own).await?;
+        slot.state().listed = Some(listed);
+        Ok(())
+    }
+
     /// Sends the request. `Err(ServerFailed)` means that the server certainly did not take it.
     pub async fn send(self: Box<Self>, host: &Arc<Host>, slot: &Arc<Slot>) -> Result<Box<Flow>, NotConnected> {
         let Self { upstream, session, in_use, lane, params, style } = *self;
@@ -326,33 +373,6 @@ fn answered_here(rpc: &Rpc, session: &Session, upstream: &Upstream) -> Result<Op
         _ => false,
     };
     Ok(settled.then(|| Outcome::Result(empty_object())))
-}
-
-/// The params with the server's own name of the item, without its prefix.
-fn own_params(server: &Server, rpc: &Rpc, key: Option<&NameKey>) -> Result<Option<Raw>, RpcError> {
-    let (kind, visible) = match key {
-        Some(NameKey::Tool(name)) => (ListKind::Tools, name),
-        Some(NameKey::Prompt(name)) => (ListKind::Prompts, name),
-        _ => return Ok(rpc.params.clone()),
-    };
-    let prefix = server.config.prefix.as_deref().filter(|_| is_prefixed(kind));
-    let Some(own) = own_name(prefix, visible) else {
-        let message = format!("server {:?} has no {visible:?}: its names start with {prefix:?}", server.name());
-        return Err(failure::bus(ErrorCode::UnknownName, message));
-    };
-    if prefix.is_none() {
-        return Ok(rpc.params.clone());
-    }
-    let renamed = || -> Result<Raw, MembersError> {
-        let mut params = Members::of(rpc.params.as_ref())?.clone();
-        if rpc.method == "completion/complete" {
-            params.edit("ref", |reference| reference.set("name", raw(own)))?;
-        } else {
-            params.set("name", raw(own));
-        }
-        Ok(params.into_raw())
-    };
-    renamed().map(Some).map_err(bad_params)
 }
 
 pub fn bad_result(slot: &Slot, error: &MembersError) -> RpcError {

@@ -3,6 +3,7 @@
 
 use super::answers::Given;
 use super::connect::{NotConnected, bad_result, forget, is_failure, not_taken};
+use super::notified::Notified;
 use super::rounds::{Asking, Rounds};
 use super::slot::Slot;
 use super::suspended::{Continuation, Resumable};
@@ -246,6 +247,11 @@ impl Flow {
     }
 
     async fn notification(&mut self, method: String, params: Option<Raw>) {
+        self.upstream.count_list_change(&method);
+        // It may be about something else than the call: a subscription of the client.
+        if listen::is_listen_notification(&method) && !self.may_notify(&method, params.as_ref()) {
+            return;
+        }
         match &mut self.kind {
             Kind::Resumable(resumable) => match translate::notification(&resumable.envelope, &method, params.clone()) {
                 translate::Destination::Call(params) => self.host.notify_caller(&self.slot, method, params).await,
@@ -267,6 +273,17 @@ impl Flow {
             Kind::Pass | Kind::Rounds(_) | Kind::ListenOnLegacy => {
                 self.host.notify_caller(&self.slot, method, params).await;
             }
+        }
+    }
+
+    /// By the rules in force. On a shared connection, all sessions are asked about one by one.
+    fn may_notify(&self, method: &str, params: Option<&Raw>) -> bool {
+        let (role, server) = (self.slot.role(), self.slot.server.name());
+        let notified = Notified { role, server, method, params };
+        match &self.kind {
+            Kind::Listen => self.host.may_listen(&notified),
+            Kind::Pass if self.upstream.usage == Usage::Own => self.host.may_notify(&notified),
+            _ => true,
         }
     }
 }

@@ -12,6 +12,8 @@ mod backlog;
 mod connect;
 mod flow;
 mod listen;
+mod notified;
+mod own_params;
 mod parsed;
 mod relay;
 mod request;
@@ -21,6 +23,7 @@ mod suspended;
 mod task;
 
 pub use answers::{Given, code_of};
+pub use notified::Notified;
 pub use parsed::{ParsedCall, check_names, has_effect};
 pub use rounds::keep_listening;
 pub use slot::{NewCall, Slot};

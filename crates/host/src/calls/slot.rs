@@ -4,6 +4,7 @@ use super::answers::Given;
 use super::authorise::Authorised;
 use super::parsed::ParsedCall;
 use crate::outbox::Form;
+use crate::pins::ListedTools;
 use crate::server::Server;
 use crate::session::SessionId;
 use std::collections::VecDeque;
@@ -56,6 +57,8 @@ pub struct SlotState {
     pub started_at: Option<Instant>,
     /// The era used with the server.
     pub era: Option<Era>,
+    /// The tools that its connection lists, if it calls one.
+    pub listed: Option<Arc<ListedTools>>,
     /// How the call ended, for the audit log: a word and the size of the result.
     pub outcome: Option<(String, usize)>,
     pub operator: Option<oneshot::Sender<Result<TaskView, RpcError>>>,

@@ -2,8 +2,10 @@
 
 pub mod names;
 pub mod page;
+mod reader;
 mod watch;
 
+pub use reader::{KnownTools, Reader};
 pub use watch::{refresh_lists, watch_server};
 
 use crate::pins::{PinnedServer, Pins};
@@ -101,7 +103,7 @@ impl Catalog {
         self.change(server, |entry| {
             (entry.state, entry.down) = (ServerState::Up, None);
             (entry.eras, entry.lists, entry.remarks) = (Some(eras), lists, remarks);
-            self.pins.inspect_lists(entry.pinned(), entry.era(), &entry.lists);
+            self.pins.inspect(entry.pinned(), entry.era(), &entry.lists.tools);
         });
     }
 
@@ -226,7 +228,7 @@ impl Catalog {
     }
 
     fn held_back(&self, entry: &Entry) -> Vec<String> {
-        self.pins.hidden_of(entry.pinned(), entry.era(), &entry.lists)
+        self.pins.hidden_of(entry.pinned(), entry.era(), &entry.lists.tools)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -290,6 +292,12 @@ impl Entry {
         replay::never_joined(&self.calls, self.prefix.as_deref(), &seen)
     }
 
+    /// The tools that are held back, as far as the viewer may use them: their calls get the reason instead of an unknown name.
+    fn withheld(&self, viewer: &Viewer<'_>) -> Vec<String> {
+        let visible = self.held_back.iter().map(|own| visible_name(self.prefix.as_deref(), own));
+        visible.filter(|name| viewer.owns_usable(ListKind::Tools, name)).collect()
+    }
+
     fn manifest(&self, viewer: &Viewer<'_>) -> ServerManifest {
         let eras = self.eras.as_deref();
         let spoken = |era| eras.is_some_and(|eras| eras.speaks(era));
@@ -304,6 +312,7 @@ impl Entry {
             resources: Vec::new(),
             resource_templates: Vec::new(),
             prompts: Vec::new(),
+            withheld: self.withheld(viewer),
             fail_fast: self.fail_fast.clone(),
             alone: self.never_joined(viewer),
         };

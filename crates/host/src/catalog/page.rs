@@ -79,12 +79,17 @@ impl Viewer<'_> {
         self.policy.decide(&Question { role, server, item, arguments }).is_shown()
     }
 
+    /// Whether no other server owns the name, and the viewer may use it.
+    pub fn owns_usable(&self, kind: ListKind, visible: &str) -> bool {
+        self.owners.foreign_owner(kind, visible, self.index).is_none() && self.may_use(item_of(kind, visible))
+    }
+
     /// The item under its visible name; `None` if it is hidden from this viewer.
     pub fn shown<'a>(&self, kind: ListKind, item: &'a Raw) -> Option<Cow<'a, Raw>> {
         let own = toolbus_mcp::member_text(item, kind.key())?;
         let prefix = self.prefix.filter(|_| is_prefixed(kind));
         let visible = visible_name(prefix, &own);
-        if self.owners.foreign_owner(kind, &visible, self.index).is_some() || !self.may_use(item_of(kind, &visible)) {
+        if !self.owns_usable(kind, &visible) {
             return None;
         }
         if kind == ListKind::Tools && self.pins.hides(self.pinned(), self.era, &own, item) {

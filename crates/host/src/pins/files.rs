@@ -2,7 +2,7 @@
 //! because the host and CLI commands write them.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -46,6 +46,10 @@ const VERSION: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PinFile {
     version: u32,
+    /// The servers that the host has now. Pins of other servers are kept, in case they return. `None`: not known, because an
+    /// earlier version wrote the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured: Option<BTreeSet<String>>,
     /// Pins by server and tool.
     pub servers: BTreeMap<String, BTreeMap<String, Pin>>,
 }
@@ -134,8 +138,14 @@ impl PinFile {
             .flat_map(|(server, tools)| tools.iter().map(move |(tool, pin)| (server.as_str(), tool.as_str(), pin)))
     }
 
+    /// Whether the host has the server now, as far as is known.
+    pub fn is_configured(&self, server: &str) -> bool {
+        self.configured.as_ref().is_none_or(|configured| configured.contains(server))
+    }
+
     /// Adds what the host has seen. Approvals in the file take precedence.
     pub(super) fn merge(&mut self, seen: &Self) {
+        self.configured.clone_from(&seen.configured);
         for (server, tool, pin) in seen.all() {
             let known = self.pin_mut(server, tool);
             for approved in &pin.approved {
@@ -194,10 +204,13 @@ impl LockFile {
         Ok(done)
     }
 
-    /// The hashes of all approved definitions.
+    /// The hashes of all approved definitions of the servers that the host has now.
     pub fn of(pins: &PinFile) -> Self {
         let mut lock = Self::default();
         for (server, tool, pin) in pins.all().filter(|(_, _, pin)| !pin.approved.is_empty()) {
+            if !pins.is_configured(server) {
+                continue;
+            }
             let mut hashes: Vec<String> = pin.approved.iter().map(|approved| approved.hash.clone()).collect();
             hashes.sort();
             hashes.dedup();
@@ -220,7 +233,7 @@ impl LockFile {
 
 impl Default for PinFile {
     fn default() -> Self {
-        Self { version: VERSION, servers: BTreeMap::new() }
+        Self { version: VERSION, configured: None, servers: BTreeMap::new() }
     }
 }
 

@@ -3,19 +3,20 @@
 
 pub mod diff;
 mod files;
+mod listed;
 mod watch;
 
 pub use files::{Approved, Held, LockFile, Pin, PinFile, PinFileError};
+pub use listed::{CallRefusal, ListedTools};
 pub use watch::watch;
 
-use crate::catalog::Lists;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use toolbus_audit::{AuditLog, Record, canonical::canonical, sha256_hex};
 use toolbus_mcp::{Era, Members, Raw};
-use toolbus_upstream::PinMode;
+use toolbus_upstream::{PinMode, ServerConfig};
 
 /// Name of the pin file in the host's state folder.
 pub const PINS_FILE: &str = "pins.json";
@@ -58,6 +59,13 @@ struct State {
 struct Seen {
     text: Box<str>,
     era: Option<Era>,
+    examined: Examined,
+}
+
+/// The hash of a definition, and whether it is held back.
+#[derive(Clone)]
+struct Examined {
+    hash: String,
     held: bool,
 }
 
@@ -68,6 +76,12 @@ pub struct PinnedServer<'a> {
     pub name: &'a str,
     /// Its own mode, if it has one.
     pub mode: Option<PinMode>,
+}
+
+impl<'a> From<&'a ServerConfig> for PinnedServer<'a> {
+    fn from(config: &'a ServerConfig) -> Self {
+        Self { name: &config.name, mode: config.pin }
+    }
 }
 
 impl Pins {
@@ -93,41 +107,59 @@ impl Pins {
         self.options.lock_file.as_deref()
     }
 
+    /// Sets which servers the host has.
+    pub(crate) fn set_configured<'a>(&self, servers: impl IntoIterator<Item = &'a str>) {
+        let configured = Some(servers.into_iter().map(str::to_owned).collect());
+        let mut state = self.lock();
+        state.unwritten |= state.known.configured != configured;
+        state.known.configured = configured;
+        drop(state);
+        self.dirty.notify_one();
+    }
+
     /// Checks a definition that the server has just sent; returns true if it is held back. Only this function sets
     /// holds, or lifts them without an approval.
     pub fn holds_back(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &Raw) -> bool {
-        let mode = server.mode.unwrap_or(self.options.mode);
+        self.examine(server, era, tool, definition).is_some_and(|examined| examined.held)
+    }
+
+    /// The same with the hash of the definition; `None` if the server's definitions are not pinned.
+    fn examine(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &Raw) -> Option<Examined> {
+        let mode = self.mode_of(server);
         if mode == PinMode::Off {
-            return false;
+            return None;
         }
         let mut state = self.lock();
-        if let Some(held) = state.verdict_on(server.name, era, tool, definition) {
-            return held;
+        if let Some(examined) = state.last_seen(server.name, era, tool, definition) {
+            return Some(examined);
         }
-        let verdict = state.judge(server.name, mode, era, tool, definition);
-        let held = !matches!(verdict, Verdict::Approved | Verdict::FirstSeen(_));
-        state.remember(server.name, era, tool, definition, held);
+        let text = canonical(definition.get());
+        let hash = sha256_hex(text.as_bytes());
+        let verdict = state.judge((server.name, mode), era, tool, (&text, &hash));
+        let held = !matches!(verdict, Verdict::Approved | Verdict::FirstSeen);
+        let examined = Examined { hash, held };
+        state.remember(server.name, era, tool, definition, examined.clone());
         let unwritten = state.unwritten;
         drop(state);
         if unwritten {
             self.dirty.notify_one();
         }
-        self.report(server.name, tool, &verdict);
-        held
+        self.report(server.name, tool, verdict, &examined.hash);
+        Some(examined)
     }
 
-    /// Checks all tools of a fresh list.
-    pub fn inspect_lists(&self, server: PinnedServer<'_>, era: Option<Era>, lists: &Lists) {
-        for tool in &lists.tools {
-            if let Some(name) = name_of(tool) {
-                self.holds_back(server, era, &name, tool);
-            }
-        }
+    /// Whether the definitions of this server are compared at all.
+    pub(crate) fn apply_to(&self, server: PinnedServer<'_>) -> bool {
+        self.mode_of(server) != PinMode::Off
+    }
+
+    fn mode_of(&self, server: PinnedServer<'_>) -> PinMode {
+        server.mode.unwrap_or(self.options.mode)
     }
 
     /// Whether a previously checked definition is hidden. It may be outdated, so it neither sets nor lifts a hold.
     pub fn hides(&self, server: PinnedServer<'_>, era: Option<Era>, tool: &str, definition: &Raw) -> bool {
-        let mode = server.mode.unwrap_or(self.options.mode);
+        let mode = self.mode_of(server);
         if mode == PinMode::Off {
             return false;
         }
@@ -135,20 +167,21 @@ impl Pins {
         if state.is_held(server.name, mode, tool) {
             return true;
         }
-        if let Some(held) = state.verdict_on(server.name, era, tool, definition) {
-            return held;
+        if let Some(examined) = state.last_seen(server.name, era, tool, definition) {
+            return examined.held;
         }
-        let approved = state.approves(server.name, mode, tool, &sha256_hex(canonical(definition.get()).as_bytes()));
+        let hash = sha256_hex(canonical(definition.get()).as_bytes());
+        let approved = state.approves(server.name, mode, tool, &hash);
         // An unapproved one is not remembered, so that `holds_back` still judges it when the server sends it.
         if approved {
-            state.remember(server.name, era, tool, definition, false);
+            state.remember(server.name, era, tool, definition, Examined { hash, held: false });
         }
         !approved
     }
 
     /// The hidden tools of a list, by the server's own names.
-    pub fn hidden_of(&self, server: PinnedServer<'_>, era: Option<Era>, lists: &Lists) -> Vec<String> {
-        let hidden = lists.tools.iter().filter_map(|tool| {
+    pub fn hidden_of(&self, server: PinnedServer<'_>, era: Option<Era>, tools: &[Raw]) -> Vec<String> {
+        let hidden = tools.iter().filter_map(|tool| {
             let name = name_of(tool)?;
             self.hides(server, era, &name, tool).then_some(name)
         });
@@ -157,22 +190,22 @@ impl Pins {
 
     /// Whether calls of that tool are refused, by its last known definition.
     pub fn is_held(&self, server: PinnedServer<'_>, tool: &str) -> bool {
-        let mode = server.mode.unwrap_or(self.options.mode);
+        let mode = self.mode_of(server);
         self.lock().is_held(server.name, mode, tool)
     }
 
     /// Lifts the holds of definitions that have been approved since.
     pub fn release_approved(&self, server: PinnedServer<'_>) {
-        let mode = server.mode.unwrap_or(self.options.mode);
+        let mode = self.mode_of(server);
         if mode != PinMode::Off && self.lock().release_approved(server.name, mode) {
             self.dirty.notify_one();
         }
     }
 
-    fn report(&self, server: &str, tool: &str, verdict: &Verdict) {
-        let (state, definition) = match verdict {
-            Verdict::FirstSeen(hash) => ("first_seen", hash),
-            Verdict::HeldBack(hash) => ("held_back", hash),
+    fn report(&self, server: &str, tool: &str, verdict: Verdict, hash: &str) {
+        let state = match verdict {
+            Verdict::FirstSeen => "first_seen",
+            Verdict::HeldBack => "held_back",
             Verdict::Approved | Verdict::StillHeld => return,
         };
         if state == "held_back" {
@@ -184,7 +217,7 @@ impl Pins {
         }
         if let Some(audit) = &self.options.audit {
             let (server, tool) = (server.to_owned(), tool.to_owned());
-            audit.note(Record::Pin { server, tool, state, definition: definition.clone() });
+            audit.note(Record::Pin { server, tool, state, definition: hash.to_owned() });
         }
     }
 
@@ -193,11 +226,11 @@ impl Pins {
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Approved,
-    FirstSeen(String),
-    HeldBack(String),
+    FirstSeen,
+    HeldBack,
     StillHeld,
 }
 
@@ -217,16 +250,16 @@ fn name_of(tool: &Raw) -> Option<String> {
 }
 
 impl State {
-    /// The verdict on exactly this text, if it is the last one seen in its era.
-    fn verdict_on(&self, server: &str, era: Option<Era>, tool: &str, definition: &Raw) -> Option<bool> {
+    /// What is known about exactly this text, if it is the last one seen in its era.
+    fn last_seen(&self, server: &str, era: Option<Era>, tool: &str, definition: &Raw) -> Option<Examined> {
         let seen = self.seen.get(server)?.get(tool)?;
-        seen.iter().find(|seen| seen.era == era && *seen.text == *definition.get()).map(|seen| seen.held)
+        seen.iter().find(|seen| seen.era == era && *seen.text == *definition.get()).map(|seen| seen.examined.clone())
     }
 
-    fn remember(&mut self, server: &str, era: Option<Era>, tool: &str, definition: &Raw, held: bool) {
+    fn remember(&mut self, server: &str, era: Option<Era>, tool: &str, definition: &Raw, examined: Examined) {
         let seen = self.seen.entry(server.to_owned()).or_default().entry(tool.to_owned()).or_default();
         seen.retain(|seen| seen.era != era);
-        seen.push(Seen { text: definition.get().into(), era, held });
+        seen.push(Seen { text: definition.get().into(), era, examined });
     }
 
     fn approves(&self, server: &str, mode: PinMode, tool: &str, hash: &str) -> bool {
@@ -261,38 +294,43 @@ impl State {
         any
     }
 
-    fn judge(&mut self, server: &str, mode: PinMode, era: Option<Era>, tool: &str, definition: &Raw) -> Verdict {
-        let text = canonical(definition.get());
-        let hash = sha256_hex(text.as_bytes());
-        let approved = self.approves(server, mode, tool, &hash);
+    /// Judges a definition, given by its canonical text and its hash.
+    fn judge(
+        &mut self,
+        (server, mode): (&str, PinMode),
+        era: Option<Era>,
+        tool: &str,
+        (text, hash): (&str, &str),
+    ) -> Verdict {
+        let approved = self.approves(server, mode, tool, hash);
         let pin = self.known.pin_mut(server, tool);
         let since = jiff::Timestamp::now().to_string();
-        let definition = || Raw::parse(text.to_string()).expect("canonical JSON is JSON");
+        let definition = || Raw::parse(text.to_owned()).expect("canonical JSON is JSON");
         if approved {
-            let known = pin.approves(&hash);
+            let known = pin.approves(hash);
             if !known {
                 pin.approved.retain(|approved| approved.era != era);
-                pin.approved.push(Approved { hash, era, since, definition: definition() });
+                pin.approved.push(Approved { hash: hash.to_owned(), era, since, definition: definition() });
             }
             let was_held = pin.held.take_if(|held| held.era == era || era.is_none()).is_some();
             self.unwritten |= was_held || !known;
             return Verdict::Approved;
         }
         // Another era's definition is approved automatically only if it is otherwise equal to an approved one.
-        let is_same = || pin.approved.iter().any(|known| is_equal_except_era(&known.definition, &text));
+        let is_same = || pin.approved.iter().any(|known| is_equal_except_era(&known.definition, text));
         let is_new_era = era.is_some() && pin.approved.iter().all(|known| known.era != era);
         let is_first = pin.approved.is_empty() || (is_new_era && is_same());
         if mode == PinMode::FirstUse && is_first && pin.held.is_none() {
-            pin.approved.push(Approved { hash: hash.clone(), era, since, definition: definition() });
+            pin.approved.push(Approved { hash: hash.to_owned(), era, since, definition: definition() });
             self.unwritten = true;
-            return Verdict::FirstSeen(hash);
+            return Verdict::FirstSeen;
         }
         if pin.held.as_ref().is_some_and(|held| held.hash == hash) {
             return Verdict::StillHeld;
         }
-        pin.held = Some(Held { hash: hash.clone(), era, since, definition: definition() });
+        pin.held = Some(Held { hash: hash.to_owned(), era, since, definition: definition() });
         self.unwritten = true;
-        Verdict::HeldBack(hash)
+        Verdict::HeldBack
     }
 }
 

@@ -56,7 +56,7 @@ pub async fn reserve_session(host: &Arc<Host>, slot: &Slot) -> Vec<OwnedSemaphor
         return Vec::new();
     }
     let permits = Vec::from(server.task_sessions.acquire(slot.agent()).await);
-    let Ok(session) = server.session(host, slot.session_id(), slot.role(), client) else { return permits };
+    let Ok(session) = server.session(host, slot.session_id(), client, slot.role()) else { return permits };
     session.reserve(server.wait_for_slot(host, slot.agent()).await);
     permits
 }

@@ -22,7 +22,7 @@ fn options(state: &tempfile::TempDir) -> HostOptions {
     options
 }
 
-async fn rig() -> (Rig, tempfile::TempDir) {
+pub async fn rig() -> (Rig, tempfile::TempDir) {
     let state = tempfile::tempdir().expect("a folder");
     (Rig::with(options(&state)).await, state)
 }
@@ -31,7 +31,7 @@ pub async fn agent(rig: &Rig, name: &'static str, role: &'static str) -> Worker 
     rig.worker(AgentRef::new(name).with_role(role), ClientHello::modern()).await
 }
 
-async fn ask(worker: &Worker, request: HostRequest) -> Reply {
+pub async fn ask(worker: &Worker, request: HostRequest) -> Reply {
     let body = Body::parse(request.to_json().into_bytes()).expect("JSON");
     let message = InboxMessage::new(worker.bus.client().me(), InboxKind::McpRequest, body);
     finish(worker.bus.start_call("host", message, TIMEOUT).await.expect("a call")).await
@@ -228,8 +228,8 @@ async fn calls_that_wait_for_approval_are_limited_in_number_and_bytes() {
     let mut options = options(&state);
     options.limits.max_parked = 3;
     options.limits.max_parked_per_agent = 1;
-    options.limits.max_parked_bytes = 60;
-    options.limits.max_parked_bytes_per_agent = 40;
+    options.limits.max_parked_bytes = 500;
+    options.limits.max_parked_bytes_per_agent = 450;
     let rig = Rig::with(options).await;
     let (boss, worker) = (agent(&rig, "b", "boss").await, worker(&rig, Some("reader"), true).await);
     let (large, other) = (agent(&rig, "v", "reader").await, agent(&rig, "u", "reader").await);
@@ -239,7 +239,7 @@ async fn calls_that_wait_for_approval_are_limited_in_number_and_bytes() {
     assert_eq!(refused["data"]["code"], "TB0415");
     assert!(refused["message"].as_str().expect("a message").contains("agent 'w'"), "{refused}");
     let params = |bytes: usize| json!({"name": "add", "arguments": {"a": "x".repeat(bytes)}});
-    let refused = large.rpc("one", "tools/call", params(100)).await.error();
+    let refused = large.rpc("one", "tools/call", params(500)).await.error();
     assert!(
         refused["message"].as_str().expect("a message").contains("bytes of waiting calls of agent 'v'"),
         "{refused}"

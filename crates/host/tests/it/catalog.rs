@@ -19,7 +19,7 @@ async fn all_pages_of_a_list_are_read_in_both_eras() {
     let rig = Rig::start(vec![fake("old", "legacy"), fake("new", "modern")]).await;
     let worker = rig.legacy("w").await;
     let manifest = rig.manifest(&worker, all_up).await;
-    assert_eq!(tools(&manifest.servers[0]).len(), 11);
+    assert_eq!(tools(&manifest.servers[0]).len(), 14);
     assert_eq!(manifest.servers[0].resources.len(), 1);
     assert_eq!(manifest.servers[0].prompts.len(), 1);
     assert!(manifest.servers[0].initialize.is_some() && manifest.servers[0].discover.is_none());
@@ -33,7 +33,7 @@ async fn the_first_server_keeps_a_duplicate_name_and_a_prefix_resolves_it() {
     let rig = Rig::start(vec![fake("one", "legacy"), fake("two", "legacy"), third]).await;
     let worker = rig.legacy("w").await;
     let manifest = rig.manifest(&worker, all_up).await;
-    assert_eq!(tools(&manifest.servers[0]).len(), 11);
+    assert_eq!(tools(&manifest.servers[0]).len(), 14);
     assert!(tools(&manifest.servers[1]).is_empty());
     assert_eq!(tools(&manifest.servers[2])[0], "t_echo");
     assert!(
@@ -79,8 +79,8 @@ async fn a_changed_list_is_announced() {
         let worker = rig.legacy("w").await;
         rig.manifest(&worker, all_up).await;
         worker.tool("one", "change", json!({"name": "brand_new"})).await.result();
-        let manifest = rig.manifest(&worker, |manifest| tools(&manifest.servers[0]).len() == 12).await;
-        assert_eq!(tools(&manifest.servers[0])[11], "brand_new");
+        let manifest = rig.manifest(&worker, |manifest| tools(&manifest.servers[0]).len() == 15).await;
+        assert_eq!(tools(&manifest.servers[0])[14], "brand_new");
     }
 }
 
@@ -92,7 +92,7 @@ async fn a_crashed_server_is_restarted() {
     worker.tool("one", "die", json!({})).await.error();
     rig.manifest(&worker, |manifest| !all_up(manifest)).await;
     let manifest = rig.manifest(&worker, all_up).await;
-    assert_eq!(tools(&manifest.servers[0]).len(), 11);
+    assert_eq!(tools(&manifest.servers[0]).len(), 14);
 }
 
 /// A server that sends `list_changed` every millisecond; the name of its last tool counts how often the list was read.

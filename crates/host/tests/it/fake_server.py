@@ -2,15 +2,16 @@
 
 Listed tools: echo (its arguments and _meta), add, whoami (the client's initialize params or _meta), slow (reports
 progress until it is cancelled), ask (elicits a name), die, fail, big, change (adds a tool), log, update (notifies of a
-changed resource). Unlisted tools: task (returns a working task with the given id), rewrite (changes the description of
-a tool), effect (appends a line to a file, reports progress, waits for another file, exits if `die` is set).
+changed resource), task (returns a working task with the given id), rewrite (changes the description of a tool), effect
+(appends a line to a file, reports progress, waits for another file, exits if `die` is set).
 The third argument may list idem_effect, which is effect with an idempotentHint. The method vendor/effect runs effect.
 """
 import json, os, sys, threading, time
 
 ERA = sys.argv[1]
 NAME = sys.argv[2] if len(sys.argv) > 2 else "fake"
-TOOLS = ["echo", "add", "whoami", "slow", "ask", "die", "fail", "big", "change", "log", "update"]
+TOOLS = ["echo", "add", "whoami", "slow", "ask", "die", "fail", "big", "change", "log", "update",
+         "task", "rewrite", "effect"]
 TOOLS += sys.argv[3:]
 P = "io.modelcontextprotocol/"
 DESCRIPTIONS = {}

@@ -16,8 +16,8 @@ async fn a_call_passes_through_unchanged() {
     let reply = worker.rpc("one", "tools/call", params).await;
     assert_eq!(reply.result()["structuredContent"], arguments);
     assert_eq!(reply.result()["_meta"], json!({"got": {"x.y/z": 1}}));
-    let error = worker.tool("one", "nothing", json!({})).await.error();
-    assert_eq!(error, json!({"code": -32602, "message": "Unknown tool: nothing", "data": 1.0}));
+    let error = worker.tool("one", "add", json!({})).await.error();
+    assert_eq!(error, json!({"code": -32602, "message": "Unknown tool: add", "data": 1.0}));
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod admin;
 mod approvals;
+mod approvals_shown;
 mod audit;
 mod catalog;
 mod crashing;
@@ -15,6 +16,7 @@ mod limits;
 mod original;
 mod orphans;
 mod pins;
+mod pins_per_process;
 mod policy;
 mod refusals;
 mod support;

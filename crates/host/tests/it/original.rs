@@ -32,7 +32,7 @@ async fn a_manifest_that_is_requested_while_servers_start_is_complete() {
     let host =
         rig.with_other_host(open_host(HostConfig { servers: vec![fake("one", "legacy"), fake("two", "modern")] }));
     let (manifest, _rig) = tokio::join!(ask(&bus, json!({"op": "manifest"})), host);
-    assert_eq!(manifest["manifest"].as_array().map(Vec::len), Some(11));
+    assert_eq!(manifest["manifest"].as_array().map(Vec::len), Some(14));
 }
 
 #[tokio::test]
@@ -47,7 +47,7 @@ async fn an_original_worker_gets_a_manifest_and_calls_tools() {
     let manifest = ask(&bus, json!({"op": "manifest"})).await;
     let function = json!({"name": "echo", "description": "tool echo", "parameters": {"type": "object"}});
     assert_eq!(manifest["manifest"][0], json!({"type": "function", "function": function}));
-    assert_eq!(manifest["manifest"].as_array().map(Vec::len), Some(11));
+    assert_eq!(manifest["manifest"].as_array().map(Vec::len), Some(14));
 
     let call = |tool: &str, arguments: &str| json!({"op": "call", "tool": tool, "arguments": arguments});
     let added = ask(&bus, call("add", r#"{"a":1,"b":2}"#)).await;

@@ -38,6 +38,7 @@ async fn a_changed_tool_is_held_back_until_approved() {
     let manifest = rig.manifest(&worker, |manifest| !has_add(manifest)).await;
     let problem = manifest.problems.iter().find(|problem| problem.contains("held back")).expect("a problem");
     assert!(problem.contains("\"add\"") && !problem.contains("keys"), "{problem}");
+    assert_eq!(manifest.servers[0].withheld, ["add"]);
     assert!(!listed(&worker).await.iter().any(|tool| tool["name"] == "add"));
     let error = worker.tool("one", "add", json!({"a": 1, "b": 2})).await.error();
     assert_eq!(error["data"]["code"], "TB0416");

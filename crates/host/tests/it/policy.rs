@@ -1,6 +1,6 @@
 //! Roles: an item that is not allowed is not listed, called, read or completed.
 
-use crate::support::{Rig, Worker, fake, finish, open_host};
+use crate::support::{Rig, Worker, fake, finish, next_event, open_host, parts};
 use serde_json::{Value, json};
 use toolbus_client::AgentRef;
 use toolbus_host::LivePolicy;
@@ -250,4 +250,52 @@ async fn methods_that_no_rule_covers_require_unrestricted_access() {
     let all = worker(&rig, Some("all"), true).await;
     assert_eq!(all.rpc("one", "vendor/call", json!({})).await.error()["code"], -32601);
     assert_eq!(all.rpc("two", "vendor/call", json!({})).await.error()["data"]["code"], "TB0403");
+}
+
+/// The next notification about resources or lists that the client gets, on its listen or in its session.
+async fn next_change(worker: &Worker, listen: Option<&mut toolbus_client::Call>) -> String {
+    let event = match listen {
+        Some(listen) => next_event(listen).await,
+        None => worker.next_session_event().await,
+    };
+    parts(&event).0
+}
+
+#[tokio::test]
+async fn a_stricter_policy_applies_to_open_listens_and_subscriptions() {
+    for (legacy, era) in [(true, "legacy"), (true, "modern"), (false, "legacy"), (false, "modern")] {
+        let rules = "[roles.reader]\nallow = ['update', 'change', 'test://one']";
+        let rig = rig_with(vec![fake("one", era)], rules).await;
+        let worker = worker(&rig, Some("reader"), legacy).await;
+        let mut listen = None;
+        if legacy {
+            worker.rpc("one", "resources/subscribe", json!({"uri": "test://one"})).await.result();
+        } else {
+            let wanted = json!({"toolsListChanged": true, "resourceSubscriptions": ["test://one"]});
+            let mut call = worker.start("one", "subscriptions/listen", json!({"notifications": wanted})).await;
+            next_event(&mut call).await;
+            listen = Some(call);
+        }
+        let update =
+            || worker.start("one", "tools/call", json!({"name": "update", "arguments": {"uri": "test://one"}}));
+        let changed = async |listen: Option<&mut toolbus_client::Call>, name: &str| {
+            let call = worker.start("one", "tools/call", json!({"name": "change", "arguments": {"name": name}})).await;
+            // On a legacy server's own connection, the running call gets the notification.
+            let reply = finish(call).await;
+            match reply.events.first() {
+                Some(event) => parts(event).0,
+                None => next_change(&worker, listen).await,
+            }
+        };
+        let reply = finish(update().await).await;
+        let first = match reply.events.first() {
+            Some(event) => parts(event).0,
+            None => next_change(&worker, listen.as_mut()).await,
+        };
+        assert_eq!(first, "notifications/resources/updated", "{legacy} {era}");
+        rig.policy().replace(set("[roles.reader]\nallow = ['update', 'change', 'test://two']"));
+        let reply = finish(update().await).await;
+        assert_eq!(reply.events.len(), 0, "{legacy} {era}: {reply:?}");
+        assert_eq!(changed(listen.as_mut(), "new").await, "notifications/tools/list_changed", "{legacy} {era}");
+    }
 }

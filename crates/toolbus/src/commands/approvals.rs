@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use toolbus_base::escaped;
 use toolbus_base::now_ms;
 use toolbus_client::MultiplexedClient;
-use toolbus_mcp::{ApprovalDecision, HostRequest, Members, Raw};
+use toolbus_mcp::{ApprovalDecision, HostRequest, Members, Raw, TaskWish};
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -33,7 +33,7 @@ pub struct ApprovalsArgs {
 enum Action {
     /// List the calls that wait for approval.
     List,
-    /// Show one call with its complete arguments.
+    /// Show one call with everything that reaches its server.
     Show {
         /// The id of the call, or a unique prefix of it.
         id: String,
@@ -68,6 +68,16 @@ struct Pending {
     arguments_begin: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     arguments_bytes: Option<u64>,
+    /// In the list: the number and size of the other members of the params.
+    #[serde(default)]
+    more_members: u64,
+    #[serde(default)]
+    more_bytes: u64,
+    /// All members of the params; not in the list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    params: Option<Raw>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    task: Option<TaskWish>,
     caller: String,
     role: Option<String>,
     rule: String,
@@ -116,6 +126,7 @@ async fn list(client: &MultiplexedClient, as_json: bool) -> Result<(), Failure> 
         if begin.is_some() || shown.len() < arguments.len() {
             shown.push_str(&format!("… (complete: toolbus approvals show {})", pending.id));
         }
+        shown.push_str(&pending.more());
         text.push_str(&format!("\n\n{}  {}\n  rule: {}", pending.id, shown, escaped(&pending.rule)));
     }
     print_line(&text)
@@ -132,13 +143,27 @@ async fn show(client: &MultiplexedClient, id: &str, as_json: bool) -> Result<(),
     let call: Pending = serde_json::from_str(call).map_err(|error| Failure::BadReply(error.to_string()))?;
     let arguments = call.arguments.as_ref().map_or("{}", |arguments| arguments.get());
     let (tool, caller) = (format!("{}/{}", call.server, call.name), escaped(&call.caller));
-    print_line(&format!(
-        "{}  {} of {caller}\n{}\n  rule: {}",
-        call.id,
-        escaped(&tool),
-        escaped(arguments),
-        escaped(&call.rule)
-    ))
+    let mut text = format!("{}  {} of {caller}\n{}", call.id, escaped(&tool), escaped(arguments));
+    let params = Members::of(call.params.as_ref()).map_err(|error| Failure::BadReply(error.to_string()))?;
+    for (key, value) in params.iter().filter(|(key, _)| !matches!(*key, "name" | "arguments")) {
+        text.push_str(&format!("\n  {}: {}", escaped(key), escaped(value.get())));
+    }
+    if call.task.is_some() {
+        text.push_str("\n  runs as a task, without its caller");
+    }
+    print_line(&format!("{text}\n  rule: {}", escaped(&call.rule)))
+}
+
+impl Pending {
+    /// What the list does not show of the call.
+    fn more(&self) -> String {
+        let members = match self.more_members {
+            0 => String::new(),
+            1 => format!("\n  +1 more member, {} bytes", self.more_bytes),
+            count => format!("\n  +{count} more members, {} bytes", self.more_bytes),
+        };
+        format!("{members}{}", if self.task.is_some() { "\n  runs as a task, without its caller" } else { "" })
+    }
 }
 
 /// Finds the only waiting call whose id begins with `id`.
@@ -152,7 +177,7 @@ async fn find(client: &MultiplexedClient, id: &str) -> Result<Pending, Failure> 
 
 async fn decide(client: &MultiplexedClient, id: &str, approve: bool, as_json: bool) -> Result<(), Failure> {
     let pending = find(client, id).await?;
-    // The hash binds the decision to the listed call: the host rejects it if tool or arguments differ.
+    // The hash binds the decision to the listed call: the host rejects it if anything of the call differs.
     let decision = ApprovalDecision { id: pending.id.clone(), hash: pending.hash.clone(), approve };
     ask_raw(client, &pending.host, HostRequest::ApprovalsDecide(decision)).await?;
     let word = if approve { "approved" } else { "denied" };

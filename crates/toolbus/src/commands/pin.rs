@@ -84,12 +84,11 @@ impl PinArgs {
 
     fn write_lock(&self, files: &[PathBuf]) -> Result<(), Failure> {
         let path = self.lock_file()?;
-        let mut approved = Vec::new();
-        for file in files {
-            approved.push(LockFile::of(&PinFile::read(file)?).servers);
-        }
+        let pins = files.iter().map(|file| PinFile::read(file)).collect::<Result<Vec<_>, _>>()?;
         let lock = LockFile::edit(&path, |lock| {
-            lock.servers.extend(approved.into_iter().flatten());
+            // A server that no host has any more could come back with the approved name and another program.
+            lock.servers.retain(|server, _| pins.iter().any(|pins| pins.is_configured(server)));
+            lock.servers.extend(pins.iter().flat_map(|pins| LockFile::of(pins).servers));
             lock.clone()
         })?;
         let tools: usize = lock.servers.values().map(|tools| tools.len()).sum();

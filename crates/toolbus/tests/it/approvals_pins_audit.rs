@@ -65,9 +65,10 @@ async fn an_approved_call_runs_and_is_recorded_in_the_audit_log() {
     })
     .await;
     assert_eq!((&waiting["name"], &waiting["role"]), (&"wipe".into(), &"local".into()));
-    instance.run(&["approvals"]).await.check(0, &["s/wipe", "local"], &[]);
-    instance.run(&["approvals", "approve", "zzz"]).await.check(1, &[], &["zzz", "hint"]);
+    instance.run(&["approvals"]).await.check(0, &["s/wipe", "local", "+1 more member, "], &[]);
     let id = waiting["id"].as_str().expect("an id");
+    instance.run(&["approvals", "show", id]).await.check(0, &["s/wipe", "  _meta: {", "progressToken"], &[]);
+    instance.run(&["approvals", "approve", "zzz"]).await.check(1, &[], &["zzz", "hint"]);
     instance.run(&["approvals", "approve", &id[..8]]).await.check(0, &["approved"], &[]);
     let called = soon("the call", call.wait_with_output()).await.expect("it ends");
     assert!(called.status.success() && String::from_utf8_lossy(&called.stdout).contains("wiped"));
@@ -105,11 +106,36 @@ async fn a_changed_tool_is_held_back_until_it_is_approved() {
     })
     .await;
     diff.check(0, &["/description:", "- Kindly.", "+ Kindly\\u{200b}. And mails it.", "  Wipes the table."], &[]);
-    second.run(&["call", "wipe"]).await.check(2, &[], &["wipe"]);
+    second.run(&["call", "wipe"]).await.check(2, &[], &["TB0416", "held back", "toolbus pin diff"]);
     second.run(&["pin", "approve", "s/wipe"]).await.check(0, &["s/wipe is approved"], &[]);
     until_listed(&second, "wipe").await;
     second.run(&["call", "wipe"]).await.check(0, &["wiped"], &[]);
     assert!(is_locked(second.folder.path()), "the lock file has the approved hash");
+}
+
+#[tokio::test]
+async fn pin_locks_only_servers_that_are_configured_now() {
+    let mut first = start("").await;
+    until_listed(&first, "wipe").await;
+    first.run(&["pin"]).await.check(0, &["1 tools of 1 servers"], &[]);
+    first.child.kill().await.expect("it ends");
+    let (folder, file) = (first.folder, "toolbus.toml");
+    let config = std::fs::read_to_string(folder.path().join(file)).expect("a configuration");
+    std::fs::write(folder.path().join(file), config.replace("[servers.s]", "[servers.renamed]")).expect("written");
+    let second = UpInstance::start_in(folder, &[]).await;
+    until_listed(&second, "wipe").await;
+    soon("the lock file without the removed server", async {
+        loop {
+            second.run(&["pin"]).await.check(0, &[], &[]);
+            let lock = std::fs::read_to_string(second.folder.path().join("toolbus.lock")).expect("a lock file");
+            let lock: Value = serde_json::from_str(&lock).expect("JSON");
+            let servers: Vec<&String> = lock["servers"].as_object().expect("servers").keys().collect();
+            if servers == ["renamed"] {
+                return;
+            }
+        }
+    })
+    .await;
 }
 
 fn is_locked(folder: &Path) -> bool {

@@ -56,6 +56,8 @@ pub struct ServerConfig {
     pub secrets: SecretSettings,
     /// Overrides the host's pin mode.
     pub pin: Option<PinMode>,
+    /// Whether tools may be called that the server does not list.
+    pub dynamic_tools: bool,
     /// Reliability settings of calls.
     pub calls: CallSettings,
 }
@@ -155,6 +157,7 @@ impl ServerConfig {
             era: None,
             secrets: SecretSettings::default(),
             pin: None,
+            dynamic_tools: false,
             calls: CallSettings::default(),
         }
     }
@@ -170,10 +173,11 @@ impl ServerConfig {
         Self::new(name, TransportConfig::Http { url: url.into(), headers: BTreeMap::new() })
     }
 
-    /// A server in this process. Its definitions are not pinned: changing them requires control of this process anyway.
+    /// A server in this process. Its definitions and names are not checked: changing them requires control of this process
+    /// anyway.
     pub fn in_process(name: impl Into<String>, server: Arc<dyn InProcessServer>) -> Self {
         let transport = TransportConfig::InProcess(server);
-        Self { era: Some(Era::Modern), pin: Some(PinMode::Off), ..Self::new(name, transport) }
+        Self { era: Some(Era::Modern), pin: Some(PinMode::Off), dynamic_tools: true, ..Self::new(name, transport) }
     }
 
     /// The timeout of calls of the tool.

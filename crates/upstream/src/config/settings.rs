@@ -33,6 +33,7 @@ pub(super) const KEYS: &[&str] = &[
     "secret_ttl",
     "redact_results",
     "pin",
+    "dynamic_tools",
     "replay",
     "tool_replay",
     "trust_hints",
@@ -97,6 +98,7 @@ impl<'a> Settings<'a> {
             _ => None,
         })?;
         config.pin = self.choice("pin", PinMode::EXPECTED, |word| PinMode::parse(word).map(Some))?;
+        config.dynamic_tools = self.table.read("dynamic_tools", Setting::flag)?.unwrap_or(false);
         config.max_sessions = self.table.read("max_sessions", Setting::count)?.unwrap_or(config.max_sessions);
         config.max_concurrency = self.table.read("max_concurrency", Setting::count)?.unwrap_or(config.max_concurrency);
         config.timeout = self.duration("timeout")?;

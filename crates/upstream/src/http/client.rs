@@ -1,5 +1,6 @@
 //! The HTTP client of one server: one URL, the configured headers, and no redirects to another origin.
 
+use super::connector::{Connections, Counting};
 use super::headers::{PROTOCOL_VERSION, SESSION_ID, ToolHeaders};
 use crate::config::{ServerConfig, TransportConfig, shown_url};
 use crate::error::ServerError;
@@ -27,7 +28,8 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 pub(super) struct HttpClient {
     server: String,
-    client: Client<Connector, Full<Bytes>>,
+    client: Client<Counting<Connector>, Full<Bytes>>,
+    pub connections: Arc<Connections>,
     uri: Mutex<Uri>,
     /// The headers are built from it.
     config: ServerConfig,
@@ -62,9 +64,12 @@ impl HttpClient {
             return Err(failed("the url must not contain a user name; credentials belong in headers".into()));
         }
         let tls = uri.scheme_str() == Some("https");
+        let connections = Arc::default();
         Ok(Self {
             server: config.name.clone(),
-            client: build_client(tls).map_err(|error| failed(format!("TLS is not available: {error}")))?,
+            client: build_client(tls, &connections)
+                .map_err(|error| failed(format!("TLS is not available: {error}")))?,
+            connections,
             uri: Mutex::new(uri),
             config: config.clone(),
             configured: Mutex::new(Configured::new(config, resolved)?),
@@ -250,7 +255,10 @@ fn same_origin_target(from: &Uri, target: &str) -> Option<Uri> {
 
 type Connector = HttpsConnector<HttpConnector>;
 
-fn build_client(tls: bool) -> std::io::Result<Client<Connector, Full<Bytes>>> {
+fn build_client(
+    tls: bool,
+    connections: &Arc<Connections>,
+) -> std::io::Result<Client<Counting<Connector>, Full<Bytes>>> {
     let mut tcp = HttpConnector::new();
     tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     tcp.set_nodelay(true);
@@ -259,7 +267,8 @@ fn build_client(tls: bool) -> std::io::Result<Client<Connector, Full<Bytes>>> {
     let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1();
     let mut builder = Client::builder(TokioExecutor::new());
     builder.pool_timer(TokioTimer::new()).pool_idle_timeout(POOL_IDLE_TIMEOUT);
-    Ok(builder.build(connector.wrap_connector(tcp)))
+    let (inner, connections) = (connector.wrap_connector(tcp), Arc::clone(connections));
+    Ok(builder.build(Counting { inner, connections }))
 }
 
 /// Cached: loading the system's certificates is slow.

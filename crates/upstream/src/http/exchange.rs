@@ -36,6 +36,7 @@ pub(super) async fn run(shared: &Arc<Shared>, number: u64, request: Request) {
         *shared.http.session() = super::client::Session::default();
     }
     let body = Message::from(request).to_json();
+    let _in_use = shared.http.connections.begin_use();
     let ended = match shared.http.post(body, extra).await {
         Ok(response) => Exchange { shared, number, method }.answer(response).await,
         Err(error) => Err(error),
@@ -209,6 +210,7 @@ pub(super) async fn listen(shared: &Arc<Shared>) {
     let mut failures = 0_u32;
     loop {
         events.restart();
+        let in_use = shared.http.connections.begin_use();
         match shared.http.get_stream(events.last_id.as_deref()).await {
             Ok(response) if response.status().is_success() && is_event_stream(&response) => {
                 failures = 0;
@@ -222,6 +224,7 @@ pub(super) async fn listen(shared: &Arc<Shared>) {
             Ok(response) if response.status().is_client_error() => return,
             Ok(_) | Err(_) => failures += 1,
         }
+        drop(in_use);
         tokio::time::sleep((retry * 2_u32.pow(failures.min(5))).min(MAX_RETRY)).await;
     }
 }

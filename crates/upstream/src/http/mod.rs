@@ -3,6 +3,7 @@
 //! of calls.
 
 mod client;
+mod connector;
 mod exchange;
 mod headers;
 pub(crate) mod sse;
@@ -93,6 +94,16 @@ impl HttpLink {
         self.shared.http.tools().learn(list);
     }
 
+    /// The number of TCP connections that were opened so far.
+    pub fn connections_opened(&self) -> u64 {
+        self.shared.http.connections.opened()
+    }
+
+    /// Whether the next request opens a TCP connection.
+    pub fn would_connect(&self) -> bool {
+        self.shared.http.connections.would_open()
+    }
+
     /// Legacy servers get a notification; for modern servers, closing the stream is the cancellation.
     pub fn cancel(&self, number: u64, _method: &str, reason: Option<&str>) {
         self.shared.cancel(number, reason);
@@ -123,6 +134,7 @@ impl Shared {
             let request = Request { id: toolbus_mcp::Id::number(0), method, params: None };
             headers::of_request(&request, &self.http.tools(), &mut extra);
         }
+        let _in_use = self.http.connections.begin_use();
         let post = async {
             let response = self.http.post(message.to_json(), extra).await?;
             if response.status().is_success() {

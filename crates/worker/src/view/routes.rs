@@ -10,6 +10,8 @@ use toolbus_mcp::{ListKind, Members, NameKey};
 #[derive(Default)]
 pub struct Routes {
     tools: HashMap<String, usize>,
+    /// Tools that their host holds back. It answers their calls with the reason.
+    withheld: HashMap<String, usize>,
     prompts: HashMap<String, usize>,
     resources: HashMap<String, usize>,
     template_texts: HashMap<String, usize>,
@@ -22,6 +24,9 @@ impl Routes {
     pub fn new(upstreams: &[Arc<Upstream>]) -> Self {
         let mut routes = Self::default();
         for upstream in upstreams {
+            for name in &upstream.manifest().withheld {
+                routes.withheld.entry(name.clone()).or_insert(upstream.index);
+            }
             for kind in ListKind::ALL {
                 for item in upstream.manifest().items(kind) {
                     let key = Members::parse(item.text()).ok().and_then(|item| item.text(kind.key()));
@@ -50,7 +55,7 @@ impl Routes {
 
     pub fn owner(&self, name: &NameKey) -> Option<usize> {
         match name {
-            NameKey::Tool(name) => self.tools.get(name).copied(),
+            NameKey::Tool(name) => self.tools.get(name).or_else(|| self.withheld.get(name)).copied(),
             NameKey::Prompt(name) => self.prompts.get(name).copied(),
             NameKey::Uri(uri) => self.owner_of_uri(uri),
             NameKey::Task(_) => None,

@@ -170,6 +170,24 @@ async fn names_that_the_broker_holds_back_are_neither_listed_nor_called() {
 }
 
 #[tokio::test]
+async fn a_call_of_a_tool_whose_definition_is_held_back_gets_the_answer_of_its_host() {
+    let mut held = server("notes", &["note"]);
+    held.withheld = vec!["wipe".to_owned()];
+    let bus = FakeBus::new(vec![host("a-host", vec![server("time", &["now"]), held])]);
+    bus.serve(|call| match call.rpc.method.as_str() {
+        "tools/list" => Ok(json!({"tools": []})),
+        _ => echo(call),
+    });
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    client.send(&request(1, "tools/call", json!({"name": "wipe"}))).await;
+    assert_eq!(client.next().await["result"]["server"], "notes");
+    client.send(&request(2, "tools/call", json!({"name": "Wipe"}))).await;
+    assert_eq!(client.next().await["error"]["data"]["code"], "TB0404");
+    client.send(&request(3, "tools/list", json!({}))).await;
+    assert!(names(&client.next().await).iter().all(|name| name != "wipe"));
+}
+
+#[tokio::test]
 async fn a_worker_for_one_host_alone_sees_names_that_belong_to_another_host_but_not_what_rules_forbid() {
     for (listed_only, expected) in [(false, vec!["now", "echo"]), (true, vec!["now"])] {
         let mut host = host("second", vec![server("time", &["now"]), server("more", &[])]);

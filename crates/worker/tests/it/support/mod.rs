@@ -43,6 +43,7 @@ pub fn server(name: &str, tools: &[&str]) -> ServerManifest {
         resources: Vec::new(),
         resource_templates: Vec::new(),
         prompts: Vec::new(),
+        withheld: Vec::new(),
         fail_fast: SomeTools::default(),
         alone: SomeTools::default(),
     }
