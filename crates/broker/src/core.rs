@@ -164,6 +164,11 @@ impl BrokerCore {
         (!claims.are_saved()).then(|| tokio::task::spawn_blocking(move || claims.save()))
     }
 
+    /// The senders of requests that the subscriber of the mailbox refused.
+    pub(crate) fn refused(&self, mailbox: &str, tags: &[Seq]) -> Vec<Arc<str>> {
+        self.shared.lock().engine.refused(mailbox, tags)
+    }
+
     /// Subscribes a host, unless another one has claimed the mailbox since: calls that were pushed to that one would be taken
     /// for new ones.
     pub(crate) fn subscribe_with(&self, conn: ConnId, mailbox: &str, claim: &JournalClaim) -> bool {

@@ -6,13 +6,14 @@ use crate::name_owners::{HeldBack, explain_all};
 use crate::names::BrokerNames;
 use crate::outbox::ConnectionOutbox;
 use crate::server::ServerShared;
+use crate::shares::Shares;
 use futures_util::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
-use toolbus_engine::{Command, ConnId, Mailboxes};
-use toolbus_identity::Identity;
+use toolbus_engine::{Command, ConnId, Mailboxes, Seq};
+use toolbus_identity::{Identity, principal_of};
 use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, ErrorCode, Hosts, JournalClaim};
 
 /// How often a host renews its claim because another one of the same name did.
@@ -26,6 +27,7 @@ const NOTIFY_INTERVAL: Duration = Duration::from_millis(100);
 
 pub struct HostRegistration {
     core: Arc<BrokerCore>,
+    shares: Arc<Shares>,
     directory: Arc<dyn HostDirectory>,
     names: Arc<BrokerNames>,
     /// The authenticated agent.
@@ -45,10 +47,11 @@ impl HostRegistration {
         let announce_permits = Arc::new(Semaphore::new(MAX_PENDING_ANNOUNCEMENTS));
         let (agent, may_announce) = (identity.agent.clone(), identity.rights.host);
         let (directory, names) = (server.core.hosts(), Arc::clone(&server.names));
-        let core = Arc::clone(&server.core);
+        let (core, shares) = (Arc::clone(&server.core), Arc::clone(&server.shares));
         let (announced, claimed, watcher) = (false, None, None);
         Self {
             core,
+            shares,
             directory,
             names,
             agent,
@@ -67,6 +70,14 @@ impl HostRegistration {
         if self.may_announce {
             drop(self.core.claim(&self.agent.session_id, claim.clone()));
             self.claimed = Some(claim);
+        }
+    }
+
+    /// Counts refused requests against the shares of their senders.
+    pub fn refused(&self, tags: &[Seq]) {
+        if self.may_announce {
+            let senders = self.core.refused(&self.agent.session_id, tags);
+            senders.iter().for_each(|sender| self.shares.refused(principal_of(sender)));
         }
     }
 

@@ -96,6 +96,13 @@ impl Shares {
         Some(AgentConnection { shares: Arc::clone(self), agent, role, rights, input: 0 })
     }
 
+    /// A host refused a request of the agent.
+    pub fn refused(&self, agent: &str) {
+        let (mut usage, now) = (self.lock(), Instant::now());
+        let work = usage.work.entry(agent.to_owned()).or_insert(Work { units: 0.0, at: now });
+        work.units += (REFUSAL * REQUEST_COST as u64) as f64;
+    }
+
     fn admits(&self, role: Option<&str>, rights: Rights, own: u64, all: u64, whole: u64) -> bool {
         let free = rights.usable(whole).saturating_sub(all);
         free > 0 && (!rights.has_share() || self.names.share(role).admits(own, free))
@@ -222,6 +229,14 @@ mod tests {
         assert_eq!(one.work(0, 1), Duration::from_millis(100));
         let small = connect(&shares, "small", "small", Rights::WORKER);
         assert_eq!(small.work(0, 1), Duration::from_millis(1_500), "a smaller share");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_by_a_host_counts_when_the_agent_sends_again() {
+        let shares = shares();
+        let one = connect(&shares, "one", "worker", Rights::WORKER);
+        (0..15).for_each(|_| shares.refused("one"));
+        assert_eq!(one.work(1, 0).as_millis(), 500);
     }
 
     #[tokio::test(start_paused = true)]

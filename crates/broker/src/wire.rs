@@ -51,6 +51,7 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
         | ClientFrame::Announce(_)
         | ClientFrame::Hosts(_)
         | ClientFrame::Claim(_)
+        | ClientFrame::Refused { .. }
         | ClientFrame::Unknown { .. } => return None,
     })
 }

@@ -282,6 +282,12 @@ impl BrokerClient {
         self.check_open()
     }
 
+    /// For hosts: reports that a received request was refused, which counts against its sender's share. Call it before the
+    /// reply.
+    pub fn report_refused(&self, id: &MsgId) {
+        self.shared.change(|session| session.refused(id));
+    }
+
     /// Acknowledges a message and waits until that is durable: it is never delivered again.
     pub async fn ack_confirmed(&self, id: MsgId) -> BrokerResult<()> {
         let request_id = MsgId::new().into_inner();

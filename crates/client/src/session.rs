@@ -211,6 +211,14 @@ impl Session {
         self.ack_settles(settles);
     }
 
+    /// Reports that a received request was refused; call it before the reply.
+    pub fn refused(&mut self, id: &MsgId) {
+        let tag = self.received.get(id.as_str()).filter(|received| received.epoch == self.epoch);
+        if let Some(tag) = tag.and_then(|received| received.tag).filter(|_| self.terms.version >= 2) {
+            self.send(ClientFrame::Refused { tags: vec![tag] });
+        }
+    }
+
     pub fn ack_settles(&mut self, settles: Settles) {
         match settles.tag {
             Some((epoch, tag)) if epoch == self.epoch => self.acks.push(tag),

@@ -20,6 +20,8 @@ pub struct Lease {
     /// Set once the sender cancels: if the lease ends without an acknowledgement, the message is withdrawn instead of
     /// being redelivered. Not persisted.
     pub cancelled: Option<Box<Withdrawal>>,
+    /// The sender, until its request is reported as refused.
+    pub refusable: Option<Arc<str>>,
 }
 
 /// A withdrawn message: its id, and the sender to notify.

@@ -172,6 +172,7 @@ impl Engine {
             accepted_at: message.accepted_at,
             expires_at: message.expires_at,
             cancelled: None,
+            refusable: Some(Arc::clone(&message.from.name)),
         };
         mailbox.lease(message.seq, lease);
         if message.seq < mailbox.fence && self.may_have_been_pushed(index, message.seq) {

@@ -29,6 +29,14 @@ impl DiscardReason {
 }
 
 impl Engine {
+    /// Returns the senders of requests that were pushed to the subscriber of a mailbox and that it refused. Each request is
+    /// reported once, so that a host can't blame an agent for more than it has sent to this host.
+    pub fn refused(&mut self, mailbox: &str, tags: &[Seq]) -> Vec<Arc<str>> {
+        let Some(&index) = self.names.get(mailbox) else { return Vec::new() };
+        let leases = &mut self.boxes[index].leases;
+        tags.iter().filter_map(|tag| leases.get_mut(tag)?.refusable.take()).collect()
+    }
+
     pub(crate) fn ack_tags(&mut self, now: Millis, name: &str, tags: &[Seq], effects: &mut Effects) {
         let Some(&index) = self.names.get(name) else { return };
         for tag in tags {

@@ -37,6 +37,7 @@ kinds!(ClientFrame {
     Self::Announce(_) => "announce",
     Self::Hosts(_) => "hosts",
     Self::Claim(_) => "claim",
+    Self::Refused { .. } => "refused",
 });
 
 kinds!(BrokerFrame {

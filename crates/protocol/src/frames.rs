@@ -97,6 +97,11 @@ pub enum ClientFrame {
     Hosts(AskHosts),
     /// Names the journal behind a host's mailbox; sent before `subscribe` (version 2).
     Claim(JournalClaim),
+    /// Reports that a host refused requests of its mailbox; sent before they are acknowledged (version 2).
+    Refused {
+        /// The tags of the requests.
+        tags: Vec<u64>,
+    },
     /// A frame of a later version; ignored after the handshake.
     Unknown {
         /// Its `kind` on the wire.

@@ -137,6 +137,7 @@ impl Connection {
             }
             (ClientFrame::Hosts(ask), Some(registration)) => registration.list_hosts(ask),
             (ClientFrame::Claim(claim), Some(registration)) => registration.claim(claim),
+            (ClientFrame::Refused { tags }, Some(registration)) => registration.refused(&tags),
             (ClientFrame::Subscribe, Some(registration)) => {
                 // Acknowledgements before it come first.
                 self.server.core.submit(self.conn, &mut self.commands);

@@ -148,3 +148,19 @@ fn shares_are_a_fraction_of_what_the_disk_holds() {
     let worker = connect(&mut harness, "worker", WORKER);
     assert_eq!(send(&mut harness, worker, "a", 6), [share_full("a5")]);
 }
+
+#[test]
+fn a_refused_request_is_reported_once_and_only_by_its_recipient() {
+    let mut harness = harness();
+    let worker = connect(&mut harness, "worker#1", WORKER);
+    send(&mut harness, worker, "a", 2);
+    let sink = harness.subscribe("sink");
+    harness.subscribe("other");
+    let tags: Vec<_> = (0..10).collect();
+    assert_eq!(harness.engine.refused("other", &tags), Vec::<Arc<str>>::new());
+    let refused = harness.engine.refused("sink", &tags);
+    assert_eq!(refused.iter().map(|name| &**name).collect::<Vec<_>>(), ["worker#1"; 2]);
+    assert_eq!(harness.engine.refused("sink", &tags), Vec::<Arc<str>>::new(), "once");
+    harness.ack(sink, "a0");
+    assert_eq!(harness.engine.refused("nowhere", &tags), Vec::<Arc<str>>::new());
+}

@@ -343,6 +343,7 @@ impl Host {
 
     /// The host refused a message before it became a call.
     pub async fn refuse(&self, message: &toolbus_protocol::InboxMessage, error: RpcError) {
+        self.outbox.client().report_refused(&message.id);
         self.outbox.reply(message, &toolbus_mcp::HostReply::Rpc(error.into())).await;
     }
 }

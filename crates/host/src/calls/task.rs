@@ -279,6 +279,8 @@ impl CallTask {
         if !is_refused || slot.state().authorised.is_some() {
             slot.state().outcome.get_or_insert_with(|| slot.word_for(answer));
             host.audit_end(slot).await;
+        } else {
+            host.outbox.client().report_refused(slot.id());
         }
         let refusal = || match answer {
             Answer::Given(Given::Error(error)) => Some((**error).clone()),

@@ -129,6 +129,7 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
             instance: required(flat.instance, "claim", "instance")?,
             ancestors: flat.ancestors.unwrap_or_default().into_iter().take(MAX_ANCESTORS).map(Into::into).collect(),
         }),
+        "refused" => ClientFrame::Refused { tags: flat.tags.ok_or(DecodeError::Missing("refused", "tags"))? },
         "hosts" => ClientFrame::Hosts(AskHosts {
             request_id: required(flat.request_id, "hosts", "request_id")?,
             watch: flat.watch.unwrap_or_default(),

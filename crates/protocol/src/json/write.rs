@@ -48,6 +48,7 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
         ClientFrame::Follow(follow) => follow_text(follow),
         ClientFrame::Unfollow { request_id } => json!({"kind": "unfollow", "request_id": &**request_id}).to_string(),
         ClientFrame::Announce(announce) => announce_text(announce),
+        ClientFrame::Refused { tags } => json!({"kind": "refused", "tags": tags}).to_string(),
         ClientFrame::Claim(JournalClaim { journal, epoch, instance, ancestors }) => {
             let mut value = json!({"kind": "claim", "journal": &**journal, "epoch": epoch, "instance": &**instance});
             if !ancestors.is_empty() {

@@ -76,6 +76,7 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         ("unfollow", ClientFrame::Unfollow { request_id: "f-1".into() }),
         ("claim", claim(vec![])),
         ("claim_ancestors", claim(vec!["9d0b4f9f-7b0f-4c8a-b540-0a8f5b1c2d3e".into(), "older".into()])),
+        ("refused", ClientFrame::Refused { tags: vec![7, 300] }),
         ("announce", announce(vec![(None, r#"{ "tools": [1.0] }"#), (Some("researcher"), "null")])),
         ("announce_nothing", announce(vec![])),
         ("hosts", ask_hosts(false, vec![])),

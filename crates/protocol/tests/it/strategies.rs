@@ -37,6 +37,7 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
         1 => (name(), any::<u64>(), name(), vec(name(), 0..5)).prop_map(|(journal, epoch, instance, ancestors)| {
             ClientFrame::Claim(JournalClaim { journal, epoch, instance, ancestors })
         }),
+        1 => vec(any::<u64>(), 0..20).prop_map(|tags| ClientFrame::Refused { tags }),
         1 => announce().prop_map(ClientFrame::Announce),
         1 => ask_hosts().prop_map(ClientFrame::Hosts),
         1 => unknown_kind(ClientFrame::KINDS).prop_map(|kind| ClientFrame::Unknown { kind }),
