@@ -47,6 +47,11 @@ impl Totals {
         }
     }
 
+    /// Whether a message of that agent is pending.
+    pub fn has_messages_of(&self, agent: u64) -> bool {
+        self.agents.contains_key(&agent)
+    }
+
     /// Whether a further message of this size fits.
     pub fn check(&self, options: &EngineOptions, rights: Rights, sender: SenderKey, size: u64) -> Result<(), Refusal> {
         let reserve = if has_share(rights) { options.reserve } else { 0 };
