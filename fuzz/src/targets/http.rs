@@ -105,7 +105,7 @@ impl OneToken {
 impl Principals for OneToken {
     fn authenticate<'a>(&'a self, head: &'a Parts) -> BoxFuture<'a, Result<Principal, AuthFailure>> {
         let known = Self::knows(head.headers.get(AUTHORIZATION));
-        let principal = Principal { name: "agent".into(), role: None };
+        let principal = Principal { name: "agent".into(), role: None, incarnation: 0 };
         Box::pin(async move { known.then_some(principal).ok_or(AuthFailure::Invalid) })
     }
 }
