@@ -133,7 +133,7 @@ pub enum Record {
         agent: String,
         /// `revoked` or `expired`.
         reason: &'static str,
-        /// `message`, `call`, `task`; `sent_messages` and `received_messages` count them all.
+        /// `agent`, `message`, `call`, `task`; `sent_messages` and `received_messages` count all messages.
         what: &'static str,
         /// The mailbox of the message, or the tool of the call.
         to: Option<String>,

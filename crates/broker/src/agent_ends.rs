@@ -9,7 +9,7 @@ use toolbus_audit::{AuditLog, Record};
 use toolbus_engine::EndedMessages;
 use toolbus_identity::Agents;
 
-/// Withdrawn messages of one agent that get a line each in the audit log. The last line counts all.
+/// Withdrawn messages of one agent that get a line each in the audit log. Another line counts all.
 const MAX_AUDITED: usize = 1000;
 
 /// Carries out the changes of the agents, also those that happened while the broker was not running. Returns false if they
@@ -47,9 +47,16 @@ fn record(audit: &AuditLog, agent: &str, reason: &'static str, removed: &EndedMe
     let line = |what, to: Option<String>, id: Option<String>, count| {
         audit.note(Record::Ended { agent: agent.to_owned(), reason, what, to, id, count });
     };
+    // Expired agents are found again at every start.
+    if reason == "revoked" {
+        line("agent", None, None, 1);
+    }
     for (to, id) in removed.sent.iter().take(MAX_AUDITED) {
         line("message", Some(to.to_string()), id.as_ref().map(ToString::to_string), 1);
     }
-    line("sent_messages", None, None, removed.sent.len() as u64);
-    line("received_messages", None, None, removed.received);
+    for (what, count) in [("sent_messages", removed.sent.len() as u64), ("received_messages", removed.received)] {
+        if count > 0 {
+            line(what, None, None, count);
+        }
+    }
 }

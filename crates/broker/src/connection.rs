@@ -43,7 +43,9 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
     let conn = server.core.attach(peer, outbox.clone());
     if !server.core.generations().is_current(&identity) {
         server.core.detach(conn);
-        return close_with_error(&mut socket, &EndReason::Revoked.into()).await;
+        let close = EndReason::Revoked.into();
+        outbox.audit_closed(Some(&close));
+        return close_with_error(&mut socket, &close).await;
     }
     tracing::debug!(agent = &*name, ?conn, framing = framing.as_str(), "connected");
     let half_heartbeat = server.options.heartbeat / 2;

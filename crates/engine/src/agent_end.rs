@@ -128,7 +128,7 @@ impl Engine {
     }
 
     /// The pending messages that the agents have sent or received, each below a sequence number, in mailboxes that the
-    /// predicate accepts. Scans all pending messages once.
+    /// predicate accepts. Scans all pending messages once, if there are any of these agents.
     fn messages_of(&self, agents: &[(&str, Seq)], is_included: impl Fn(&str) -> bool) -> Vec<AgentMessage> {
         let senders: HashMap<u64, Seq> =
             agents.iter().map(|(name, before)| (self.sender_hash(name), *before)).collect();
@@ -136,6 +136,9 @@ impl Engine {
         let received =
             own.iter().flat_map(|(index, before)| self.boxes[*index].pending_seqs().filter(|seq| seq < before));
         let received: HashSet<Seq> = received.collect();
+        if received.is_empty() && !senders.keys().any(|agent| self.totals.has_messages_of(*agent)) {
+            return Vec::new();
+        }
         let is_sent = |id: &PendingId| senders.get(&id.sender.agent).is_some_and(|before| id.seq < *before);
         let found: HashMap<Seq, Fingerprint> = self
             .ledger
@@ -143,9 +146,6 @@ impl Engine {
             .filter(|(_, id)| is_sent(id) || received.contains(&id.seq))
             .map(|(fingerprint, id)| (id.seq, *fingerprint))
             .collect();
-        if found.is_empty() {
-            return Vec::new();
-        }
         let mut messages = Vec::new();
         for (index, mailbox) in self.boxes.iter().filter(|(_, mailbox)| is_included(&mailbox.name)) {
             let is_received = own.contains_key(&index);

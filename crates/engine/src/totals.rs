@@ -56,6 +56,11 @@ impl Totals {
         }
     }
 
+    /// Whether a message of that agent is pending.
+    pub fn has_messages_of(&self, agent: u64) -> bool {
+        self.agents.contains_key(&agent)
+    }
+
     /// Whether a further message of this size fits. `share` returns that of the sender; it is called only if it may matter.
     pub fn check(
         &self,

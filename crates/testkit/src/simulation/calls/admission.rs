@@ -12,7 +12,7 @@ use toolbus_call::{CancelBy, Effect, Event, Origin, ReplaySetting, Request, Sess
 use toolbus_client::simulation::SimulatedClient;
 use toolbus_engine::{Millis, Outgoing, Refusal};
 use toolbus_journal::CallKey;
-use toolbus_protocol::{InboxMessage, MsgId};
+use toolbus_protocol::{InboxMessage, MsgId, principal_of};
 
 /// Longer than any simulated run.
 const TTL: u64 = 1 << 40;
@@ -22,7 +22,7 @@ impl World {
         match outgoing {
             Outgoing::Inspected { request_id, view } => return self.inspection_answered(host, &request_id, *view),
             Outgoing::Followed { request_id, view } => return self.host_followed(host, &request_id, &view),
-            Outgoing::Refused { ref refusal, .. } if !is_expected(refusal) => {
+            Outgoing::Refused { ref refusal, .. } if !is_expected(refusal) && !self.is_to_revoked(refusal) => {
                 return self.oracle.violated(format!("a reply was refused: {refusal}"));
             }
             _ => {}
@@ -36,6 +36,11 @@ impl World {
         if self.rng.chance(80) {
             self.take_received(host);
         }
+    }
+
+    /// Whether a reply was removed because its recipient was revoked.
+    fn is_to_revoked(&self, refusal: &Refusal) -> bool {
+        matches!(refusal, Refusal::Cancelled { mailbox, .. } if self.broker.ended.contains_key(principal_of(mailbox)))
     }
 
     /// The process takes the cancels and messages that its client received.

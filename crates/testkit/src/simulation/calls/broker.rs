@@ -7,9 +7,9 @@ use bytestring::ByteString;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use toolbus_engine::{
-    AttemptsNote, Batch, Effect, Effects, Engine, Names, Page, RestoredMessage, Sender, Seq, Settled,
+    AttemptsNote, Batch, Effect, Effects, Engine, Millis, Names, Outgoing, Page, RestoredMessage, Sender, Seq, Settled,
 };
-use toolbus_protocol::JournalClaim;
+use toolbus_protocol::{JournalClaim, principal_of};
 use toolbus_store::sim_disk::SimDisk;
 use toolbus_store::{LogStore, Replay, Store, StoreError};
 
@@ -21,6 +21,8 @@ pub struct Broker {
     fetches: Vec<Fetch>,
     /// The last claim of each host's mailbox, and its fence. Written at once, so a crash loses none.
     pub claims: BTreeMap<ByteString, (JournalClaim, Seq)>,
+    /// The agents that were revoked, and the end of their messages. Written at once, too.
+    pub ended: BTreeMap<ByteString, Seq>,
 }
 
 /// Hosts are known by their names.
@@ -67,19 +69,28 @@ impl Replay for Restoring<'_> {
     }
 }
 
-fn open(disk: &SimDisk, plan: &Plan) -> Result<(Engine, LogStore), StoreError> {
+fn open(
+    disk: &SimDisk,
+    plan: &Plan,
+    ended: &BTreeMap<ByteString, Seq>,
+    now: Millis,
+) -> Result<(Engine, LogStore), StoreError> {
     let mut engine = Engine::new(plan.engine.clone());
+    ended.keys().for_each(|agent| engine.restore_generation(agent, 1));
     let (store, recovery) = LogStore::open(Arc::new(disk.clone()), plan.store.clone(), &mut Restoring(&mut engine))?;
     engine.finish_restore(recovery.next_seq, 1, recovery.damaged);
     engine.set_names(Arc::new(HostNames));
+    let ended: Vec<(&str, Seq)> = ended.iter().map(|(agent, before)| (&**agent, *before)).collect();
+    engine.remove_earlier(now, &ended, &mut Effects::default());
     Ok((engine, store))
 }
 
 impl Broker {
     pub fn new(plan: &Plan) -> Self {
         let disk = SimDisk::default();
-        let (engine, store) = open(&disk, plan).expect("an empty disk without faults can be opened");
-        Self { engine, store, disk, write: None, fetches: Vec::new(), claims: BTreeMap::new() }
+        let ended = BTreeMap::new();
+        let (engine, store) = open(&disk, plan, &ended, 0).expect("an empty disk without faults can be opened");
+        Self { engine, store, disk, write: None, fetches: Vec::new(), claims: BTreeMap::new(), ended }
     }
 
     pub fn is_idle(&self) -> bool {
@@ -166,6 +177,11 @@ impl World {
         for effect in effects.0 {
             match effect {
                 Effect::Send { conn, outgoing } => {
+                    if let Outgoing::Message { message, .. } = &outgoing
+                        && self.broker.ended.contains_key(principal_of(&message.from.name))
+                    {
+                        self.oracle.violated(format!("{} was pushed after its agent was revoked", message.id));
+                    }
                     if let Some(link) = self.links.get_mut(&conn) {
                         link.to_owner.push_back(outgoing);
                     }
@@ -175,6 +191,14 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Ends an agent for good.
+    pub fn end_agent(&mut self, agent: &ByteString) {
+        let mut effects = Effects::default();
+        let (before, _) = self.broker.engine.end_generation(self.now, agent, &mut effects);
+        self.broker.ended.insert(agent.clone(), before);
+        self.apply_effects(effects);
     }
 
     /// A host names the journal behind its mailbox. Another journal than the last one fences the mailbox.
@@ -225,7 +249,7 @@ impl World {
         }
         self.broker.write = None;
         self.broker.fetches.clear();
-        match open(&self.broker.disk, &self.plan) {
+        match open(&self.broker.disk, &self.plan, &self.broker.ended, self.now) {
             Ok((mut engine, store)) => {
                 for (mailbox, (_, fence)) in &self.broker.claims {
                     engine.restore_fence(mailbox, *fence);

@@ -64,6 +64,7 @@ impl World {
         self.plan.agents += 1;
         self.start_worker(self.plan.agents - 1);
         self.policy.revoked.insert(agent.clone());
+        self.end_agent(&agent);
         (0..self.hosts.len()).for_each(|host| self.feed(host, Event::Revoked { agent: agent.clone() }));
     }
 }
