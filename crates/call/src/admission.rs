@@ -213,10 +213,12 @@ impl<A: Clone> CallMachine<A> {
                 if !call.is_begun() {
                     call.replay = if grant.replay == ReplaySetting::Safe { Replay::Safe } else { Replay::Never };
                 }
-                self.renew_limits(no, grant, cx);
+                if self.renew_grant(no, grant, cx) {
+                    self.start(no, cx);
+                }
             }
             // Authorised again while it waits.
-            (_, Ok(_)) => {}
+            (_, Ok(grant)) => drop(self.renew_grant(no, grant, cx)),
         }
     }
 

@@ -1,7 +1,6 @@
 //! What a call waits for before it may start: a connected caller, approval, its place in the session, and permits.
 
 use crate::call::State;
-use crate::circuit_breaker::Health;
 use crate::effect::{Effect, Failure};
 use crate::event::{CallNo, Millis};
 use crate::machine::{CallMachine, Context};
@@ -68,30 +67,41 @@ impl<A: Clone> CallMachine<A> {
         false
     }
 
-    /// Applies the limits of the rules in force right before START. If they differ from those that the call has waited for, it
-    /// counts against rate limits that are new, and waits for all its permits again.
-    pub(crate) fn renew_limits(&mut self, no: CallNo, grant: Grant, cx: &mut Context<'_, A>) {
-        let Some(call) = self.get(no) else { return };
+    /// Applies the rules in force to a call that waits. Counts it against rate limits that are new, if it was counted before;
+    /// returns false if one refuses it. A call that has its permits keeps them: its successors in the session may have taken
+    /// theirs after it, and it could wait for them forever.
+    pub(crate) fn renew_grant(&mut self, no: CallNo, grant: Grant, cx: &mut Context<'_, A>) -> bool {
+        let Some(call) = self.get(no) else { return false };
         let before = std::mem::replace(&mut call.grant, grant);
-        call.set_time_limit();
-        let limits = call.grant.limits.clone();
-        if call.attempt_begun || limits == before.limits {
-            return self.start(no, cx);
+        let is_limited = matches!(
+            call.state,
+            State::Parked
+                | State::TaskShare
+                | State::Reserving
+                | State::Ordered
+                | State::Queued
+                | State::Connecting
+                | State::Rechecking
+        );
+        if is_limited {
+            call.set_time_limit();
+        }
+        if (!is_limited && !call.accepted) || call.attempt_begun || call.grant.limits == before.limits {
+            return true;
         }
         let had_rate = |kind: &LimitKind| before.limits.iter().any(|limit| limit.kind == *kind && limit.rate.is_some());
-        let new: Vec<Limit> = limits.into_iter().filter(|limit| !had_rate(&limit.kind)).collect();
+        let new: Vec<Limit> = call.grant.limits.iter().filter(|limit| !had_rate(&limit.kind)).cloned().collect();
+        let is_queued = matches!(call.state, State::Queued);
         if !self.count_against(no, &new, cx) {
-            return;
+            return false;
         }
-        let Some(call) = self.get(no) else { return };
-        let (server, entry) = (call.request.server, call.entry.take());
-        if let Some(entry) = entry {
-            self.note_health(server, entry, Health::Unclear, cx);
+        if is_queued {
+            for granted in self.permits.release_if(no, |resource| !resource.is_share_of_tasks()) {
+                self.wake(granted);
+            }
+            self.queue(no, cx);
         }
-        for granted in self.permits.release_if(no, |resource| !resource.is_share_of_tasks()) {
-            self.wake(granted);
-        }
-        self.queue(no, cx);
+        true
     }
 
     fn park(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
