@@ -254,10 +254,10 @@ async fn a_certificate_authenticates_a_client_under_its_own_name_only() {
     let without = TlsOptions { ca_cert: Some(ca), ..TlsOptions::default() };
     let with = TlsOptions { client_cert: Some(client.certificate), client_key: Some(client.key), ..without.clone() };
 
-    assert!(connect(&url, "agent-7", with.clone()).await.is_ok());
-    assert!(connect(&url, "agent-7#mcp", with.clone()).await.is_ok());
+    assert!(connect(&url, "cert:agent-7", with.clone()).await.is_ok());
+    assert!(connect(&url, "cert:agent-7#mcp", with.clone()).await.is_ok());
     let code = async |name, tls| connect(&url, name, tls).await.err().and_then(|error| error.code());
-    assert_eq!(code("agent-8", with).await, Some(ErrorCode::NotYourName));
+    assert_eq!(code("cert:agent-8", with).await, Some(ErrorCode::NotYourName));
     assert_eq!(code("agent-7", without).await, Some(ErrorCode::BadCredentials));
 }
 
