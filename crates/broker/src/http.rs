@@ -107,14 +107,15 @@ pub struct PeerConnection(Arc<HttpPeer>);
 impl PeerConnection {
     /// Counts the connection against the agent's share from now on, instead of the limit of unauthenticated peers. Returns
     /// the response to send if the agent has used up its share.
-    pub fn belongs_to(&self, identity: &Identity) -> Result<(), Response<AppBody>> {
+    pub fn belongs_to(&self, identity: &Identity) -> Result<(), Box<Response<AppBody>>> {
         let mut slot = self.0.slot();
         if let Slot::Counted(counted) = &*slot
             && counted.is_of(identity)
         {
             return Ok(());
         }
-        let counted = self.0.server.shares.connect(identity).ok_or_else(|| too_many_connections(&self.0.server))?;
+        let counted =
+            self.0.server.shares.connect(identity).ok_or_else(|| Box::new(too_many_connections(&self.0.server)))?;
         *slot = Slot::Counted(counted);
         Ok(())
     }

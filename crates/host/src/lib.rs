@@ -28,6 +28,7 @@ mod replay;
 mod server;
 mod service;
 mod session;
+mod session_setup;
 mod task_owners;
 mod tasks;
 mod translate;

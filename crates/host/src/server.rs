@@ -5,8 +5,8 @@ use crate::host::Host;
 use crate::lanes::Lanes;
 use crate::processes::{ProcessSlot, Processes};
 use crate::session::{Session, SessionId};
+use crate::session_setup::{restore_session_state, send_setup_request};
 use crate::tasks::TaskPermits;
-use crate::translate::log_level::LogLevel;
 use crate::upstream::{OpenError, Upstream, Usage, host_initialize, server_down};
 use serde_json::json;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use toolbus_base::Share;
 use toolbus_mcp::{Era, Raw, RpcError, raw};
 use toolbus_protocol::ErrorCode;
-use toolbus_upstream::{CallEvent, Eras, ServerConfig, SessionMode, TransportConfig};
+use toolbus_upstream::{Eras, ServerConfig, SessionMode, TransportConfig};
 
 /// Minimum time between two searches for a connection that is idle for long enough to be closed.
 const MIN_EVICTION_INTERVAL: Duration = Duration::from_millis(200);
@@ -355,42 +355,6 @@ impl Server {
                 send_setup_request(&upstream, "resources/unsubscribe", json!({"uri": uri})).await;
             }
         }
-    }
-}
-
-/// Restores the client's log level and subscriptions on a new connection.
-async fn restore_session_state(upstream: &Upstream, session: &Session) {
-    if let Some(level) = session.level() {
-        set_level(upstream, level).await;
-    }
-    for uri in session.listened_uris() {
-        if upstream.add_subscription(&uri) {
-            send_setup_request(upstream, "resources/subscribe", json!({"uri": uri})).await;
-        }
-    }
-}
-
-pub async fn set_level(upstream: &Upstream, level: LogLevel) {
-    send_setup_request(upstream, "logging/setLevel", json!({"level": level.as_str()})).await;
-}
-
-/// How long to wait for the answer to a request of the host itself.
-const SETUP_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Sends a request whose answer is ignored, and waits for it at most [`SETUP_TIMEOUT`].
-pub async fn send_setup_request(upstream: &Upstream, method: &str, params: serde_json::Value) {
-    let Ok(mut call) = upstream.connection.start(method, Some(raw(&params))).await else { return };
-    let end = async {
-        loop {
-            match call.next().await {
-                CallEvent::Done(_) => return,
-                CallEvent::Request { id, method, .. } => upstream.answer_or_refuse(&id, &method).await,
-                CallEvent::Notification { .. } => {}
-            }
-        }
-    };
-    if tokio::time::timeout(SETUP_TIMEOUT, end).await.is_err() {
-        tracing::debug!(method, "no answer from the server");
     }
 }
 

@@ -106,7 +106,7 @@ impl HttpApp for Endpoint {
         };
         let connection = request.extensions().get::<PeerConnection>().cloned();
         if let Some(Err(refusal)) = connection.as_ref().map(|connection| connection.belongs_to(identity)) {
-            return Box::pin(std::future::ready(refusal));
+            return Box::pin(std::future::ready(*refusal));
         }
         let standing = identity.standing.clone();
         self.pool.register(identity);

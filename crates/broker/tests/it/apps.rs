@@ -37,7 +37,7 @@ impl HttpApp for Endless {
     fn call(&self, request: Request<Incoming>) -> AppFuture {
         let connection = request.extensions().get::<PeerConnection>().expect("the connection is set");
         if let Err(refusal) = connection.belongs_to(&Identity::local(AgentRef::new("reader"), Rights::OPERATOR)) {
-            return Box::pin(std::future::ready(refusal));
+            return Box::pin(std::future::ready(*refusal));
         }
         Box::pin(async {
             let first = futures_util::stream::once(async { Ok::<_, Infallible>(Frame::data(Bytes::from("first\n"))) });

@@ -5,8 +5,8 @@
 
 use super::authorise::bad_params;
 use super::flow::{Flow, FlowEnd};
-use crate::server::send_setup_request;
 use crate::session::Listener;
+use crate::session_setup::send_setup_request;
 use crate::translate::listen::{self, Filter};
 use serde_json::json;
 use std::sync::Arc;

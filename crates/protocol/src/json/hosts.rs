@@ -1,7 +1,8 @@
 //! JSON encoding of frames to and from hosts: `announce`, `announced`, `hosts` and `agents_ended`.
 
+use super::fields::{name, required, some_raw};
 use super::object::Object;
-use super::read::{body, name, required, some_raw};
+use super::read::body;
 use super::write::{push_json, push_number};
 use crate::frames::*;
 use crate::{AgentEnd, Body, DecodeError};

@@ -1,7 +1,7 @@
 //! JSON encoding of `inspect`, `inspected`, `follow` and `followed`.
 
+use super::fields::{name, required};
 use super::object::Object;
-use super::read::{name, required};
 use crate::inspect::{Inspect, Inspected, MAX_INSPECTED, MessageRef, MessageRow};
 use crate::{BrokerFrame, ClientFrame, DecodeError, Follow, Followed};
 use bytestring::ByteString;

@@ -1,6 +1,7 @@
 //! Decoding of JSON frames. Each direction is deserialised into one flat struct of optional fields, because serde does
 //! not support raw values inside an internally tagged enum. Unknown fields are ignored.
 
+use super::fields::{name, ranges, required, some_raw};
 use super::hosts::{self, FlatAgentEnd, FlatHost, FlatManifest};
 use super::inspect::{self, FlatMessageRef, FlatRow, InspectFields, InspectedFields};
 use super::object::Object;
@@ -12,7 +13,7 @@ use crate::{
 };
 use bytes::Bytes;
 use bytestring::ByteString;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -340,34 +341,6 @@ fn unknown_kind(text: &[u8], error: serde_json::Error, known: &[&str]) -> Result
         Ok(Object(KindOnly { kind })) if !known.contains(&&*kind) => Ok(kind.into_owned()),
         _ => Err(error.into()),
     }
-}
-
-/// Deserialises `null` as a present value, whereas a plain `Option` would treat it as absent.
-pub(super) fn some_raw<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
-}
-
-fn ranges(field: Option<Vec<(u64, u64)>>) -> Result<Vec<(u64, u64)>, DecodeError> {
-    let ranges = field.ok_or(DecodeError::Missing("receipts", "ranges"))?;
-    if ranges.iter().any(|(first, last)| first > last) {
-        return Err(DecodeError::BadNumber);
-    }
-    Ok(ranges)
-}
-
-pub(super) fn required(
-    field: Option<String>,
-    frame: &'static str,
-    name: &'static str,
-) -> Result<ByteString, DecodeError> {
-    let text = field.ok_or(DecodeError::Missing(frame, name))?;
-    check_name(&text).map_err(DecodeError::BadName)?;
-    Ok(text.into())
-}
-
-pub(super) fn name(text: Cow<'_, str>) -> Result<ByteString, DecodeError> {
-    check_name(&text).map_err(DecodeError::BadName)?;
-    Ok(ByteString::from(text.into_owned()))
 }
 
 fn agent(flat: FlatAgent) -> Result<AgentRef, DecodeError> {

@@ -25,7 +25,7 @@ Examples:
   toolbus agent add planner --role reader --expires 30d   prints the token, which is not shown again
   toolbus agent add build-7 --host --token-file build-7.token
   toolbus agent rotate planner --overlap 1h               a new token; the old one stays valid for an hour
-  toolbus agent revoke planner                            its connections are closed within a second")]
+  toolbus agent revoke planner                            everything it began ends within two seconds")]
 pub struct AgentArgs {
     #[command(subcommand)]
     command: AgentCommand,
@@ -165,7 +165,11 @@ fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     if args.folder.json {
         return print_line(&json!({"name": args.name, "revoked": true, "already": !is_new}).to_string());
     }
-    let done = if is_new { "revoked; its connections are closed within a second" } else { "was already revoked" };
+    let done = if is_new {
+        "revoked; its connections, calls and messages end within two seconds"
+    } else {
+        "was already revoked"
+    };
     print_line(&format!("agent {} {done}", args.name))
 }
 

@@ -17,7 +17,7 @@ async fn bus() -> Bus {
     let server = ServerOptions { max_connections: WHOLE, max_input_bytes: 6 * MIB as u64, ..ServerOptions::default() };
     let engine = EngineOptions { total_messages: WHOLE as u64, ..EngineOptions::default() };
     let core = CoreOptions { engine, ..CoreOptions::default() };
-    Bus::with_credentials(Setup { server, core, ..Setup::default() }, &credentials).await
+    Bus::with_credentials(Setup { server, core }, &credentials).await
 }
 
 /// Connects, unless the broker refuses it.
