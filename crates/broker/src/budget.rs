@@ -6,6 +6,9 @@ use toolbus_protocol::ClientFrame;
 pub const POLL_BUDGET: usize = 8192;
 /// Cost of a message to a mailbox. Few per poll, so that recipients process the first ones while the next ones are read.
 pub const REQUEST_COST: usize = POLL_BUDGET / 16;
+/// Bytes of payload that cost as much as a request in the share of an agent: the disk and the network are slower than the
+/// processor.
+pub const BYTES_PER_REQUEST: usize = 2 << 10;
 /// Base cost of a WebSocket message.
 pub const MESSAGE_COST: usize = 64;
 /// Bytes of a WebSocket message that cost one unit.

@@ -5,7 +5,7 @@ mod incoming;
 mod input;
 
 use crate::auditing::Auditor;
-use crate::budget::POLL_BUDGET;
+use crate::budget::{BYTES_PER_REQUEST, POLL_BUDGET, REQUEST_COST};
 use crate::egress::Egress;
 use crate::handshake::{Accepted, CloseReason, Socket, answer_close, close_with_error, shutdown_and_discard};
 use crate::host_registration::HostRegistration;
@@ -68,6 +68,7 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
         broker_frames: Vec::new(),
         bad_frames: 0,
         refused: 0,
+        payload: 0,
         silent_ticks: 0,
         blocked_since: None,
         written_when_blocked: 0,
@@ -125,6 +126,8 @@ struct Connection {
     bad_frames: u32,
     /// Refusals that were sent since the work of the agent was counted.
     refused: usize,
+    /// Bytes that were received since then.
+    payload: usize,
     /// Half heartbeats since the last message of the peer.
     silent_ticks: u32,
     /// Since when the socket accepts no bytes.
@@ -188,7 +191,8 @@ impl Connection {
 
     /// Stops reading for a while if the agent makes more work than its share.
     fn slow_down(&mut self, units: usize) {
-        let pause = self.input.work(units, std::mem::take(&mut self.refused));
+        let payload = std::mem::take(&mut self.payload) * REQUEST_COST / BYTES_PER_REQUEST;
+        let pause = self.input.work(units + payload, std::mem::take(&mut self.refused));
         if !pause.is_zero() && self.pause.is_none() {
             self.pause = Some(Box::pin(tokio::time::sleep(pause.min(LONGEST_PAUSE))));
         }

@@ -69,7 +69,7 @@ impl Default for ServerOptions {
         Self {
             max_connections: 4096,
             max_requests: 100_000,
-            max_input_bytes: 256 << 20,
+            max_input_bytes: 96 << 20,
             max_unknown_peers: 512,
             max_frame_bytes: 16 << 20,
             hello_timeout: Duration::from_secs(5),

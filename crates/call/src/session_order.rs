@@ -99,10 +99,19 @@ impl SessionOrders {
         }
     }
 
-    /// The calls of a session, in order.
-    pub fn calls(&self, session: &SessionKey) -> Vec<CallNo> {
+    /// The calls of a session that may go on: the first one, which may be sent, and the first one without permits. All
+    /// others have to wait for one of them. A session can have very many calls, so they are not all asked.
+    pub fn next_calls(&self, session: &SessionKey) -> impl Iterator<Item = CallNo> + use<> {
         let members = self.sessions.get(session).into_iter().flatten();
-        members.filter_map(|member| if let Member::Call { call, .. } = member { Some(*call) } else { None }).collect()
+        let first = members.clone().next().and_then(|member| match member {
+            Member::Call { call, .. } => Some(*call),
+            Member::Notification { .. } => None,
+        });
+        let without_permits = members.clone().find_map(|member| match member {
+            Member::Call { call, granted: false } => Some(*call),
+            Member::Call { .. } | Member::Notification { .. } => None,
+        });
+        first.into_iter().chain(without_permits.filter(|call| Some(*call) != first))
     }
 
     pub fn is_empty(&self) -> bool {

@@ -239,7 +239,7 @@ impl<A: Clone> CallMachine<A> {
         if let Some(notification) = self.orders.next_notification(session) {
             cx.out.push(Effect::Forward { notification });
         }
-        for call in self.orders.calls(session) {
+        for call in self.orders.next_calls(session) {
             self.wake(call);
         }
     }

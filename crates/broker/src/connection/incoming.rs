@@ -41,6 +41,7 @@ impl Connection {
                 Poll::Ready(Some(Err(error))) => return Err(close_reason(error).map_or(End::Lost, End::Error)),
                 Poll::Ready(Some(Ok(message))) => {
                     self.silent_ticks = 0;
+                    self.payload += message.as_payload().len();
                     self.input.completed(message.as_payload().len(), self.socket.get_ref());
                     charge(budget, MESSAGE_COST + message.as_payload().len() / BYTES_PER_COST);
                     self.receive(message, budget)?;

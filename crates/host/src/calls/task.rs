@@ -1,6 +1,6 @@
 //! The tokio task of a call: carries out the machine's effects for it, one after the other, and reports back.
 
-use super::answers::{Given, is_tool_error};
+use super::answers::{Given, code_of, is_tool_error};
 use super::connect::{self, Connected, Link, NotConnected};
 use super::flow::{Flow, FlowEnd, Step};
 use super::slot::Slot;
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use toolbus_call::{Answer, Effect, Event, Failure};
 use toolbus_journal::End;
 use toolbus_mcp::Outcome;
+use toolbus_protocol::ErrorCode;
 
 struct CallTask {
     host: Arc<Host>,
@@ -263,9 +264,9 @@ impl CallTask {
         match operator {
             Some(operator) => {
                 let row = self.host.options.journal.task(self.slot.id().as_str(), Some(self.slot.agent()));
-                let view = row.map(|row| self.host.view_of_task(&row)).ok_or_else(|| {
-                    failure::bus(toolbus_protocol::ErrorCode::UnknownTask, "the task ended and was forgotten already")
-                });
+                let view = row
+                    .map(|row| self.host.view_of_task(&row))
+                    .ok_or_else(|| failure::bus(ErrorCode::UnknownTask, "the task ended and was forgotten already"));
                 operator.send(view).ok();
             }
             None => self.host.resend_task(&self.slot.request).await,
@@ -279,16 +280,18 @@ impl CallTask {
         if !is_refused || slot.state().authorised.is_some() {
             slot.state().outcome.get_or_insert_with(|| slot.word_for(answer));
             host.audit_end(slot).await;
-        } else {
-            host.outbox.client().report_refused(slot.id());
         }
         let refusal = || match answer {
             Answer::Given(Given::Error(error)) => Some((**error).clone()),
             Answer::Failure(failure) => Some(slot.error_of(failure)),
             _ => None,
         };
+        let is_over_share = || refusal().is_some_and(|error| code_of(&error) == ErrorCode::TooManySessions.code());
+        if is_refused && (slot.state().authorised.is_none() || is_over_share()) {
+            host.outbox.client().report_refused(slot.id());
+        }
         if let Some(operator) = slot.state().operator.take() {
-            let stopped = || failure::bus(toolbus_protocol::ErrorCode::Cancelled, "the task was cancelled");
+            let stopped = || failure::bus(ErrorCode::Cancelled, "the task was cancelled");
             operator.send(Err(refusal().unwrap_or_else(stopped))).ok();
             return;
         }
@@ -313,7 +316,7 @@ impl CallTask {
             host.task_memory.forget(slot.id());
             let operator = slot.state().operator.take();
             if let Some(operator) = operator {
-                let stops = failure::bus(toolbus_protocol::ErrorCode::Cancelled, "the host is shutting down");
+                let stops = failure::bus(ErrorCode::Cancelled, "the host is shutting down");
                 operator.send(Err(stops)).ok();
             }
         }
