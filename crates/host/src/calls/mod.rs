@@ -22,7 +22,7 @@ mod slot;
 mod suspended;
 mod task;
 
-pub use answers::{Given, code_of};
+pub use answers::Given;
 pub use notified::Notified;
 pub use parsed::{ParsedCall, check_names, has_effect};
 pub use rounds::keep_listening;

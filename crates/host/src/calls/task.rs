@@ -154,7 +154,7 @@ impl CallTask {
                     Ok(body) => host.outbox.resend(&slot.request, &reply_id, body, slot.form).await,
                     Err(error) => {
                         let error = failure::unreadable_answer(&slot.parsed.tool, &error.to_string());
-                        slot.state().outcome = Some((super::code_of(&error), 0));
+                        slot.state().outcome = Some((code_of(&error), 0));
                         host.outbox
                             .answer(&slot.request, slot.encode(&Answer::Given(error.into()), End::Unknown))
                             .await;
