@@ -26,6 +26,8 @@ use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer};
 use toolbus_identity::{EndReason, Identity};
 use toolbus_protocol::{BrokerFrame, ErrorCode, Framing};
 
+/// Work of a new connection: of its handshake, which comes before its agent is known, and of its end.
+const CONNECT_COST: usize = 10 * REQUEST_COST;
 /// A connection that makes too much work is read from again after this time, so that its peer's end is noticed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum time to send the last receipts when the broker shuts down.
@@ -78,7 +80,12 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
         restricted,
         credential_end: credential_end(identity),
     };
+    connection.slow_down(CONNECT_COST);
     let end = poll_fn(|cx| connection.poll_serve(cx)).await;
+    if let End::Error(_) = &end {
+        connection.refused += 1;
+        connection.slow_down(0);
+    }
     connection.registration = None;
     server.core.detach(conn);
     connection.outbox.audit_closed(if let End::Error(reason) = &end { Some(reason) } else { None });

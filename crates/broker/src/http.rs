@@ -1,6 +1,7 @@
 //! HTTP on the broker's port: health endpoints, the WebSocket upgrade to the bus, and mounted applications.
 
 use crate::app::{AppBody, HttpApp, PeerAddress, PeerCertificate, UntilStopped};
+use crate::budget::REQUEST_COST;
 use crate::prefixed::{Prefixed, Transport};
 use crate::presented::PresentedCredentials;
 use crate::server::ServerShared;
@@ -118,6 +119,15 @@ impl PeerConnection {
             self.0.server.shares.connect(identity).ok_or_else(|| Box::new(too_many_connections(&self.0.server)))?;
         *slot = Slot::Counted(counted);
         Ok(())
+    }
+
+    /// Counts a request of the agent, or that one was refused. Returns how long to wait before it is handled.
+    pub fn work(&self, is_refused: bool) -> Duration {
+        match &*self.0.slot() {
+            Slot::Counted(counted) if is_refused => counted.work(0, 1),
+            Slot::Counted(counted) => counted.work(REQUEST_COST, 0),
+            Slot::Unknown { .. } | Slot::Moved => Duration::ZERO,
+        }
     }
 
     /// Sets how much of a request body is held in memory. Returns false if the agent has used up its share.

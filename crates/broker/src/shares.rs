@@ -17,6 +17,8 @@ const FREE_INPUT: u64 = 64 << 10;
 const REFUSAL: u64 = 100;
 /// How much work an agent may do at once after it was idle.
 const BURST: Duration = Duration::from_secs(1);
+/// Work that is remembered at most, so that an agent is served normally soon after it behaves again.
+const MAX_DEBT: Duration = Duration::from_secs(10);
 /// Agents whose recent work is remembered before the idle ones are forgotten.
 const MAX_IDLE: usize = 1024;
 
@@ -78,7 +80,8 @@ impl Shares {
         }
         let work = usage.work.entry(agent.to_owned()).or_insert(Work { units: 0.0, at: now });
         let done = now.duration_since(work.at).as_secs_f64() * rate;
-        *work = Work { units: (work.units - done).max(0.0) + units as f64, at: now };
+        let most = rate * MAX_DEBT.as_secs_f64();
+        *work = Work { units: ((work.units - done).max(0.0) + units as f64).min(most), at: now };
         Duration::try_from_secs_f64(work.units / rate).unwrap_or(BURST).saturating_sub(BURST)
     }
 

@@ -44,6 +44,8 @@ pub struct Server {
     /// The host's own connection to a legacy server, for reading its lists.
     catalog: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
+    /// A search found no connection to close; until then, another one would not either, and there can be many sessions.
+    nothing_idle_until: Mutex<Instant>,
     pub lanes: Arc<Lanes>,
     /// Held while the lists are read and stored, so that an older list never replaces a newer one.
     pub reading: tokio::sync::Mutex<()>,
@@ -60,6 +62,7 @@ impl Server {
             shared_legacy: tokio::sync::Mutex::default(),
             catalog: tokio::sync::Mutex::default(),
             sessions: Mutex::default(),
+            nothing_idle_until: Mutex::new(Instant::now()),
             lanes: Arc::default(),
             reading: tokio::sync::Mutex::default(),
             config,
@@ -242,6 +245,9 @@ impl Server {
     /// Closes the longest idle connection, if it was idle for `evicted_after`: its client may have disconnected without
     /// closing its session. If not, its next call reconnects.
     async fn make_room(&self, host: &Host) {
+        if *self.nothing_idle_until.lock().expect("no code panics while it holds this lock") > Instant::now() {
+            return;
+        }
         let mut idle: Vec<_> = {
             let sessions = self.sessions.lock().expect("no code panics while it holds this lock");
             let unused = |session: &&Arc<Session>| session.is_idle(host.options.limits.evicted_after);
@@ -264,6 +270,8 @@ impl Server {
                 return;
             }
         }
+        let until = Instant::now() + MIN_EVICTION_INTERVAL;
+        *self.nothing_idle_until.lock().expect("no code panics while it holds this lock") = until;
     }
 
     /// The session with that id; created if the share of its agent allows it. `role`: the client's, as the broker stamped it last.

@@ -22,6 +22,9 @@ use toolbus_worker::{AuthFailure, HttpOptions, HttpService, WorkerOptions};
 
 pub const PATH: &str = "/mcp";
 
+/// How long a request waits if its agent makes more work than its share.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 #[derive(Args)]
 pub struct EndpointArgs {
     /// Accept MCP clients on this machine without a token, in this role. For clients that can't send a token.
@@ -111,11 +114,22 @@ impl HttpApp for Endpoint {
         let standing = identity.standing.clone();
         self.pool.register(identity);
         request.extensions_mut().insert(AuthOutcome(outcome));
-        let request = request.map(|body| MeteredBody::new(body, connection));
+        let pause = connection.as_ref().map_or(Duration::ZERO, |connection| connection.work(false));
+        let request = request.map(|body| MeteredBody::new(body, connection.clone()));
         Box::pin(async move {
+            let handled = async {
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+                }
+                let answer = service.handle(request).await;
+                if let Some(connection) = connection.filter(|_| answer.status().as_u16() >= 400) {
+                    connection.work(true);
+                }
+                answer
+            };
             // A credential that ends during a call or a stream ends the call or stream as well.
             tokio::select! {
-                answer = service.handle(request) => answer.map(|body| AppBody::new(RevocableBody::new(body, standing))),
+                answer = handled => answer.map(|body| AppBody::new(RevocableBody::new(body, standing))),
                 _ = standing.wait() => refused(&AuthFailure::Invalid),
             }
         })
