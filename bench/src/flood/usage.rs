@@ -24,9 +24,8 @@ pub struct Usage {
     /// Connections of hostile agents. The endpoint's own connection of an agent, which it keeps for later
     /// requests, doesn't count.
     pub connections: usize,
-    /// Messages in mailboxes of hostile agents, which are mostly replies that they did not acknowledge.
-    pub hostile_messages: u64,
-    /// Messages in all other mailboxes except those of honest agents.
+    /// Messages in the mailboxes of neither hostile nor honest agents. Replies that a hostile agent did not read wait for it
+    /// as for any other agent.
     pub messages: u64,
 }
 
@@ -50,7 +49,6 @@ impl Usage {
             host: ProcessUsage::of(&deployment.host)?,
             processes: descendants(deployment.host.id()?)?,
             connections: status.connections.iter().filter(|c| is_hostile(&c.agent.session_id)).count(),
-            hostile_messages: messages(|name| name.starts_with("hostile")),
             messages: messages(|name| !name.starts_with("hostile") && !name.starts_with("honest")),
         })
     }
@@ -78,7 +76,6 @@ impl Usage {
     fn above(&self, before: &Self) -> Vec<String> {
         let counts = [
             ("connections", self.connections, before.connections),
-            ("messages to hostile agents", self.hostile_messages as usize, before.hostile_messages as usize),
             ("messages to others", self.messages as usize, before.messages as usize),
             ("processes", self.processes, before.processes),
             ("broker descriptors", self.broker.descriptors, before.broker.descriptors + DESCRIPTOR_SLACK),
