@@ -98,7 +98,8 @@ impl Engine {
             return Err(Refusal::Expired { id: delivery.id.clone(), mailbox: delivery.to.clone() });
         }
         let share = || self.known_names.share(from.role.as_deref());
-        self.totals.check(options, (self.sender_key(&from.name), rights), size, share)?;
+        let sender = (self.sender_key(&from.name), self.owner_key(&from.name), rights);
+        self.totals.check(options, sender, size, share)?;
         match self.names.get(&*delivery.to) {
             Some(&index) => {
                 let mailbox = &self.boxes[index];
@@ -129,7 +130,7 @@ impl Engine {
         let pending = PendingId { seq, content: message.content, sender, size: size as u32 };
         self.ledger.insert_pending(message.fingerprint, pending);
         self.message_changed(index, message.fingerprint);
-        self.totals.add(sender, size);
+        self.totals.add(sender, self.boxes[index].owner, size);
         let mailbox = &mut self.boxes[index];
         if mailbox.pending == 0 {
             mailbox.oldest_hint = now;

@@ -213,7 +213,8 @@ impl Engine {
     }
 
     fn discard_refused(&mut self, message: &Message) {
-        self.totals.remove(self.ledger.sender(&message.fingerprint), message.size());
+        let owner = self.owner_key(&message.mailbox);
+        self.totals.remove(self.ledger.sender(&message.fingerprint), owner, message.size());
         self.ledger.forget(&message.fingerprint);
         self.open.attempts.remove(&message.seq);
         if let Some(at) = message.expires_at {
@@ -252,7 +253,7 @@ impl Engine {
         };
         let pending = PendingId { seq, content: settled.content, sender, size: settled.size as u32 };
         self.ledger.revive(settled.fingerprint, pending);
-        self.totals.add(sender, settled.size);
+        self.totals.add(sender, self.owner_key(&name), settled.size);
         let expires_at = deadline.as_ref().map(|((at, _), _)| *at);
         self.deadlines.extend(deadline);
         let index = self.mailbox(&name);

@@ -330,7 +330,8 @@ impl Engine {
             return index;
         }
         let name: Arc<str> = Arc::from(name);
-        let index = self.boxes.insert(Mailbox::new(Arc::clone(&name), self.options.window(false)));
+        let (owner, window) = (self.owner_key(&name), self.options.window(false));
+        let index = self.boxes.insert(Mailbox::new(Arc::clone(&name), owner, window));
         self.boxes[index].followed = self.follows.follows_mailbox(&name);
         self.names.insert(name, index);
         index

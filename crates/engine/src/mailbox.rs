@@ -34,6 +34,8 @@ pub struct Withdrawal {
 #[derive(Debug)]
 pub struct Mailbox {
     pub name: Arc<str>,
+    /// Hash of the agent that it belongs to.
+    pub owner: u64,
     /// Number of messages that are not settled. Each is in exactly one of `leases`, `skipped`, `stored` and `waiting`.
     pub pending: u64,
     pub pending_bytes: u64,
@@ -67,9 +69,10 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    pub fn new(name: Arc<str>, window: Window) -> Self {
+    pub fn new(name: Arc<str>, owner: u64, window: Window) -> Self {
         Self {
             name,
+            owner,
             window,
             pending: 0,
             pending_bytes: 0,

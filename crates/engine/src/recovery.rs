@@ -41,8 +41,8 @@ impl Engine {
         let sender = self.sender_key(message.from);
         let pending = PendingId { seq: message.seq, content: message.content, sender, size: message.size as u32 };
         self.ledger.insert_pending(message.fingerprint, pending);
-        self.totals.add(sender, message.size);
         let index = self.mailbox(message.mailbox);
+        self.totals.add(sender, self.boxes[index].owner, message.size);
         let mailbox = &mut self.boxes[index];
         if mailbox.pending == 0 {
             mailbox.oldest_hint = message.accepted_at;
@@ -92,7 +92,7 @@ impl Engine {
         let Some(&index) = self.names.get(mailbox) else { return };
         let size = self.ledger.get(fingerprint).map_or(0, |known| u64::from(known.size));
         self.boxes[index].remove(seq, size);
-        self.totals.remove(self.ledger.sender(fingerprint), size);
+        self.totals.remove(self.ledger.sender(fingerprint), self.boxes[index].owner, size);
         self.ledger.forget(fingerprint);
         self.drop_if_idle(index);
     }

@@ -203,6 +203,11 @@ impl Engine {
         SenderKey { mailbox: self.sender_hash(name), agent: self.sender_hash(principal_of(name)) }
     }
 
+    /// Hashes the agent that a mailbox belongs to.
+    pub(crate) fn owner_key(&self, mailbox: &str) -> u64 {
+        xxhash_rust::xxh3::xxh3_64_with_seed(principal_of(mailbox).as_bytes(), self.options.fingerprint_seed)
+    }
+
     /// Hashes the name of a sender, keyed with the store's seed so that a peer can't construct a collision, and with the
     /// generation of its agent, so that a later agent of the same name is another sender.
     pub(crate) fn sender_hash(&self, name: &str) -> u64 {

@@ -161,7 +161,7 @@ impl Engine {
         let deadline = expires_at.and_then(|at| self.deadlines.remove_entry(&(at, seq)));
         self.boxes[index].remove(seq, size);
         self.open.attempts.remove(&seq);
-        self.totals.remove(sender, size);
+        self.totals.remove(sender, self.boxes[index].owner, size);
         let limits = (self.options.history_ids, self.options.history_age);
         self.ledger.settle(fingerprint, known.content, now, limits);
         self.message_changed(index, fingerprint);

@@ -31,27 +31,33 @@ pub struct Totals {
     pub all: Stored,
     /// What the disk can hold, as far as it is known.
     pub capacity: u64,
+    /// By sender.
     agents: HashMap<u64, Stored>,
+    /// By the owner of their mailbox.
+    received: HashMap<u64, Stored>,
 }
 
 impl Default for Totals {
     fn default() -> Self {
-        Self { all: Stored::default(), capacity: u64::MAX, agents: HashMap::default() }
+        Self { all: Stored::default(), capacity: u64::MAX, agents: HashMap::default(), received: HashMap::default() }
     }
 }
 
 impl Totals {
-    pub fn add(&mut self, sender: SenderKey, size: u64) {
+    pub fn add(&mut self, sender: SenderKey, owner: u64, size: u64) {
         self.all.add(size);
         self.agents.entry(sender.agent).or_default().add(size);
+        self.received.entry(owner).or_default().add(size);
     }
 
-    pub fn remove(&mut self, sender: SenderKey, size: u64) {
+    pub fn remove(&mut self, sender: SenderKey, owner: u64, size: u64) {
         self.all.remove(size);
-        if let Some(stored) = self.agents.get_mut(&sender.agent) {
-            stored.remove(size);
-            if stored.messages == 0 {
-                self.agents.remove(&sender.agent);
+        for (stored, agent) in [(&mut self.agents, sender.agent), (&mut self.received, owner)] {
+            if let Some(of_agent) = stored.get_mut(&agent) {
+                of_agent.remove(size);
+                if of_agent.messages == 0 {
+                    stored.remove(&agent);
+                }
             }
         }
     }
@@ -65,7 +71,7 @@ impl Totals {
     pub fn check(
         &self,
         options: &EngineOptions,
-        (sender, rights): (SenderKey, Rights),
+        (sender, owner, rights): (SenderKey, u64, Rights),
         size: u64,
         share: impl FnOnce() -> Share,
     ) -> Result<(), Refusal> {
@@ -78,7 +84,10 @@ impl Totals {
         if !rights.has_share() {
             return Ok(());
         }
-        let own = self.agents.get(&sender.agent).copied().unwrap_or_default();
+        // Replies that wait for the sender count too: it has caused them, and those who send them have no share.
+        let of = |stored: &HashMap<u64, Stored>, agent| stored.get(&agent).copied().unwrap_or_default();
+        let (sent, received) = (of(&self.agents, sender.agent), of(&self.received, owner));
+        let own = Stored { messages: sent.messages + received.messages, bytes: sent.bytes + received.bytes };
         let bytes_left = whole.bytes.min(rights.usable(self.capacity)).saturating_sub(bytes);
         let free = Stored { messages: whole.messages - messages, bytes: bytes_left };
         let admits = |share: Share| share.admits(own.messages, free.messages) && share.admits(own.bytes, free.bytes);

@@ -164,3 +164,19 @@ fn a_refused_request_is_reported_once_and_only_by_its_recipient() {
     harness.ack(sink, "a0");
     assert_eq!(harness.engine.refused("nowhere", &tags), Vec::<Arc<str>>::new());
 }
+
+#[test]
+fn messages_that_wait_for_an_agent_count_against_its_share() {
+    let mut harness = harness();
+    let (worker, host) = (connect(&mut harness, "worker#1", WORKER), connect(&mut harness, "host", HOST));
+    (0..6).for_each(|number| harness.deliver(host, delivery("worker#1", &format!("reply{number}"))));
+    let full = Refusal::ShareFull { messages: 6, bytes: 600 };
+    assert_eq!(send(&mut harness, worker, "a", 1), [refused(full.clone(), "a0")]);
+    let same = connect(&mut harness, "worker#2", WORKER);
+    assert_eq!(send(&mut harness, same, "b", 1), [refused(full, "b0")], "in whichever of its mailboxes");
+    let other = connect(&mut harness, "other", WORKER);
+    assert_eq!(send(&mut harness, other, "c", 1), []);
+    let subscriber = harness.subscribe("worker#1");
+    (0..6).for_each(|number| harness.ack(subscriber, &format!("reply{number}")));
+    assert_eq!(send(&mut harness, worker, "a", 1), []);
+}
