@@ -12,7 +12,7 @@ pub struct Share(u8);
 impl Share {
     /// For roles without a setting.
     pub const DEFAULT: Self = Self(25);
-    /// The same for what is used only while calls run: processes, and a server's concurrent calls. Idle ones serve nobody.
+    /// The same for what is used only while calls run: processes, and a server's concurrent calls.
     pub const RUNNING: Self = Self(67);
     /// The smallest share. What it admits, every share admits.
     pub const LEAST: Self = Self(1);

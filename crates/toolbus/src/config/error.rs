@@ -16,7 +16,7 @@ pub struct ConfigFailure {
 pub enum ConfigProblem {
     #[error("can't be read: {0}")]
     Unreadable(io::Error),
-    /// Somebody else could have written a file that was found and not named.
+    /// Another user may have written the file, which was found and not given by an option.
     #[error("it is not used, because it {0}")]
     Untrusted(UnsafeReason),
     #[error("{0}")]

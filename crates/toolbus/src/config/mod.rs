@@ -171,7 +171,7 @@ pub fn local_broker() -> Result<LocalBroker, ConfigFailure> {
     Ok(read::read_local(&document, &file))
 }
 
-/// The toolbus.toml in the working folder or in the user's config folder. Nobody named it, so that it must not be one that
+/// The toolbus.toml in the working folder or in the user's config folder. No option gives its path, so it must not be a file that
 /// another user put there: it decides which programs run, and which broker is used.
 pub fn default_file() -> Result<Option<PathBuf>, ConfigFailure> {
     let users = folders::users_config_folder().map(|folder| folder.join("toolbus").join(FILE_NAME));

@@ -42,7 +42,7 @@ impl HttpAuthenticator {
             (Some(_), Some(_)) => return Err(AuthFailure::Invalid),
             (None, _) if certificate.is_some() => "",
             (None, _) if is_local_request(request) => return self.without_token(),
-            // A reverse proxy on this machine would give the role to everybody that it serves.
+            // A reverse proxy on this machine forwards requests of other machines, which would get the role.
             (None, _) => return Err(AuthFailure::Missing),
         };
         let claimed = match self.shared_token {
