@@ -214,7 +214,7 @@ impl fmt::Display for Test {
 /// For example `/path begins with "/tmp/"`.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.pointer.is_empty() { "the document" } else { &self.pointer })?;
+        f.write_str(&self.pointer)?;
         for (index, test) in self.tests.iter().enumerate() {
             write!(f, "{}{test}", if index == 0 { " " } else { " and " })?;
         }
@@ -249,6 +249,11 @@ mod tests {
         let large = Test::Equals(Scalar::Number(Number::Whole(9_007_199_254_740_993)));
         check(&large, "9007199254740993", Holds::Yes);
         check(&large, "9007199254740992", Holds::No);
+        for flag in [true, false] {
+            let equals = Test::Equals(Scalar::Flag(flag));
+            check(&equals, "true", Holds::certain(flag));
+            check(&equals, "false", Holds::certain(!flag));
+        }
     }
 
     #[test]
@@ -271,6 +276,7 @@ mod tests {
         check(&prefix, "\"/tmp/../etc\"", Holds::Maybe);
         check(&prefix, "\"/etc/../tmp/x\"", Holds::Maybe);
         check(&prefix, "\"//tmp/x\"", Holds::Maybe);
+        check(&prefix, "\"//etc/x\"", Holds::No);
         check(&prefix, "\"/tmp//x\"", Holds::Yes);
         check(&prefix, "\"/t%6Dp/x\"", Holds::Maybe);
         let glob = Test::glob("/tmp/*.txt").expect("valid glob");

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+const FILE: &str = "file";
 /// Web schemes and their default ports.
 const WEB_PORTS: [(&str, &str); 5] = [("http", "80"), ("https", "443"), ("ws", "80"), ("wss", "443"), ("ftp", "21")];
 
@@ -34,13 +35,13 @@ pub fn uri_variants(uri: &str) -> UriVariants {
 
 /// The normalized URI, if it differs from the given one.
 fn normalized_uri(uri: &str) -> Option<String> {
-    if is_plain(uri) && !uri.contains('#') && !has_unusual_scheme(uri) {
+    if is_plain(uri) && !uri.contains('#') {
         return None;
     }
     let text = url_parser_cleanup(&decoded(uri));
     // The fragment is not part of the path. `file:` URIs have no query.
     let (scheme, _) = split_scheme(&text);
-    let is_file = scheme.is_some_and(is_file);
+    let is_file = scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(FILE));
     let text = text.split('#').next().unwrap_or_default();
     let (text, query) = match text.split_once('?') {
         Some((text, _)) if is_file => (text, None),
@@ -60,10 +61,6 @@ fn normalized_uri(uri: &str) -> Option<String> {
             parts.push(segment);
         }
     }
-    // A `file:` URI refers to this machine, whatever its authority is.
-    if is_file && let Some(authority) = parts.get_mut(2) {
-        *authority = "".into();
-    }
     let mut other = parts.join("/");
     if let Some(scheme) = plain.scheme {
         other = format!("{scheme}:{other}");
@@ -72,10 +69,6 @@ fn normalized_uri(uri: &str) -> Option<String> {
         other = format!("{other}?{query}");
     }
     (other != uri).then_some(other)
-}
-
-fn is_file(scheme: &str) -> bool {
-    scheme.eq_ignore_ascii_case("file")
 }
 
 /// The possible interpretations of a text that is tested as a path.
@@ -97,13 +90,20 @@ pub fn reading_of(path: &str) -> PathReading {
     if text.split('/').any(|segment| segment == "..") {
         return PathReading::Traversal;
     }
-    let plain = Normalized::of(&text);
+    let plain = Normalized::of(target_of(&text));
     let rest = plain.segments.join("/");
     let other = match plain.scheme {
         Some(scheme) => format!("{scheme}:{rest}"),
         None => rest,
     };
     if other == path { PathReading::One } else { PathReading::Two(other) }
+}
+
+/// A URI without its fragment, and without its query if it is a `file:` URI, which has none.
+fn target_of(text: &str) -> &str {
+    let (Some(scheme), _) = split_scheme(text) else { return text };
+    let is_end = |c: char| c == '#' || (c == '?' && scheme.eq_ignore_ascii_case(FILE));
+    text.split(is_end).next().unwrap_or_default()
 }
 
 /// Applies what URL parsers do first: `\` becomes `/`, control characters and spaces at both ends are trimmed, and tabs
@@ -120,14 +120,12 @@ impl<'a> Normalized<'a> {
         let mut segments: Vec<Cow<'a, str>> = Vec::new();
         let mut rest = rest;
         if let Some(name) = &scheme {
-            // `file:/x` and `file://localhost/x` are `file:///x`.
+            // `file:/x` is `file:///x`, and a `file:` URI refers to this machine, whatever its authority is.
             let (authority, path) = match rest.strip_prefix("//") {
                 Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
                 None => ("", rest),
             };
-            let authority = lower(authority);
-            let here = &**name == "file" && authority == "localhost";
-            let authority = if here { "".into() } else { normalized_authority(name, authority) };
+            let authority = if name == FILE { "".into() } else { normalized_authority(name, lower(authority)) };
             segments.extend(["".into(), "".into(), authority]);
             rest = path.strip_prefix('/').unwrap_or(path);
         } else if let Some(path) = rest.strip_prefix('/') {
@@ -181,28 +179,19 @@ fn lower(text: &str) -> Cow<'_, str> {
     if text.bytes().any(|byte| byte.is_ascii_uppercase()) { text.to_ascii_lowercase().into() } else { text.into() }
 }
 
-/// Uppercase letters in scheme or host, `file:/x`, `file://host/x`, `file:///x?y`.
-fn has_unusual_scheme(uri: &str) -> bool {
-    let (Some(scheme), rest) = split_scheme(uri) else { return false };
-    let authority = rest.strip_prefix("//").map(|rest| &rest[..rest.find('/').unwrap_or(rest.len())]);
-    scheme.bytes().any(|byte| byte.is_ascii_uppercase())
-        || authority.is_none_or(|authority| authority.bytes().any(|byte| byte.is_ascii_uppercase()))
-        || (scheme == "file" && (authority != Some("") || rest.contains('?')))
-}
-
 /// Fast path for the usual case: true if the text has no other interpretation.
 fn is_plain(text: &str) -> bool {
     if memchr::memchr2(b'%', b'\\', text.as_bytes()).is_some() || needs_cleanup(text) {
         return false;
     }
     let (scheme, rest) = split_scheme(text);
-    if scheme.is_some_and(|scheme| scheme.bytes().any(|byte| byte.is_ascii_uppercase())) {
+    if scheme.is_some_and(|scheme| scheme.bytes().any(|byte| byte.is_ascii_uppercase())) || target_of(text) != text {
         return false;
     }
     let path = match (scheme, rest.strip_prefix("//")) {
-        (Some(_), Some(rest)) => {
+        (Some(scheme), Some(rest)) => {
             let authority = &rest[..rest.find('/').unwrap_or(rest.len())];
-            let is_odd = |byte: u8| byte.is_ascii_uppercase() || matches!(byte, b'@' | b':');
+            let is_odd = |byte: u8| byte.is_ascii_uppercase() || matches!(byte, b'@' | b':') || scheme == FILE;
             if authority.bytes().any(is_odd) || authority.ends_with('.') {
                 return false;
             }
@@ -281,6 +270,10 @@ mod tests {
         check_uri("file://localhost/etc", Some("file:///etc"));
         check_uri("file:///%65tc", Some("file:///etc"));
         check_uri("file:///etc/passwd#x", Some("file:///etc/passwd"));
+        check_uri("file:///etc/passwd?x", Some("file:///etc/passwd"));
+        check_uri("file://elsewhere/etc", Some("file:///etc"));
+        check_uri("http://localhost/./a", Some("http://localhost/a"));
+        check_uri("db://x/./get?id=1", Some("db://x/get?id=1"));
         check_uri("https://Example.COM/a", Some("https://example.com/a"));
         check_uri("https://example.com/../a", Some("https://example.com/a"));
         for odd in
@@ -292,6 +285,7 @@ mod tests {
             check_uri(odd, Some("http://a.b/x"));
         }
         check_uri("http://a.b:8080/x", None);
+        check_uri("http://[::01]/x", None);
         check_uri("db://user@host:1/x", None);
     }
 
@@ -318,6 +312,17 @@ mod tests {
             ("/%65tc", two("/etc")),
             ("./etc", two("etc")),
             ("HTTPS://a.b/c", two("https://a.b/c")),
+            (" /tmp/a", two("/tmp/a")),
+            ("/tmp/a ", two("/tmp/a")),
+            ("file:///tmp/a", PathReading::One),
+            ("file://localhost/tmp/a", two("file:///tmp/a")),
+            ("file:///tmp/a?b", two("file:///tmp/a")),
+            ("file:///tmp/a#b", two("file:///tmp/a")),
+            ("FILE:///tmp/a?b#c", two("file:///tmp/a")),
+            ("https://a.b/c#d", two("https://a.b/c")),
+            ("https://a.b/c?d", PathReading::One),
+            ("/tmp/a?b#c", PathReading::One),
+            ("file://elsewhere/tmp/a", two("file:///tmp/a")),
         ] {
             assert_eq!(reading_of(path), reading, "{path}");
         }

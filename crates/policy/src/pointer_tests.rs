@@ -65,7 +65,8 @@ fn documents_that_are_no_objects_are_rejected() {
     for document in ["[1]", "null", "\"a\"", "1", ""] {
         assert_eq!(pointers.find(document), Err(ArgumentsProblem::NotAnObject), "{document}");
     }
-    for document in ["{", "{\"a\"", "{\"a\":", "{\"a\":\"", "{\"a\":{", "{\"b\":[}", "{1:2}", "{\"b\":,}"] {
+    for document in ["{", "{\"a\"", "{\"a\":", "{\"a\":\"", "{\"a\":{", "{\"b\":[}", "{1:2}", "{\"b\":,}", "{\"b\":,1}"]
+    {
         assert_eq!(pointers.find(document), Err(ArgumentsProblem::NotJson), "{document}");
     }
 }

@@ -126,11 +126,6 @@ pub enum Reason<'p> {
 }
 
 impl<'p> Decision<'p> {
-    /// Whether the request is allowed without approval.
-    pub fn is_allowed(&self) -> bool {
-        self.effect == Effect::Allow
-    }
-
     /// Whether lists include the item. Items that need approval are included.
     pub fn is_shown(&self) -> bool {
         self.effect != Effect::Deny

@@ -43,11 +43,19 @@ mod tests {
     }
 
     #[test]
-    fn invisible_characters_are_rejected() {
-        for role in ["", "a\u{200b}", "a\u{202e}b", "a\n", " a", "\u{feff}a"] {
-            assert!(rejection(role).is_some(), "{role:?}");
+    fn names_that_could_be_misread_are_rejected() {
+        for (role, reason) in [
+            ("", "it is empty"),
+            ("a\u{200b}", "it has invisible characters"),
+            ("a\u{202e}b", "it has invisible characters"),
+            ("\u{feff}a", "it has invisible characters"),
+            ("a\nb", "it has control characters"),
+            (" a", "it begins or ends with a space"),
+            (&"ü".repeat(65), "it is too long"),
+        ] {
+            assert_eq!(rejection(role), Some(reason), "{role:?}");
         }
-        for role in ["reader", "prüfer", "読者", "a b", "a.b-c_d"] {
+        for role in ["reader", "prüfer", "読者", "a b", "a.b-c_d", &"ü".repeat(64)] {
             assert_eq!(rejection(role), None, "{role}");
         }
     }

@@ -161,12 +161,6 @@ impl PolicySet {
         roles.map(|(name, _)| name.as_str())
     }
 
-    /// All limits, those of roles first.
-    pub fn limits(&self) -> impl Iterator<Item = &Limit> {
-        let of_roles = self.roles.iter().flatten().filter_map(|(_, role)| role.limit.as_ref());
-        of_roles.chain(&self.limits)
-    }
-
     /// Whether an agent of the role may send plain messages to the mailbox. `role_of` returns the role of the mailbox's
     /// owner; it is called only if a rule refers to roles.
     pub fn may_message<R: AsRef<str>>(

@@ -6,7 +6,7 @@ use toolbus_policy::{Arguments, ArgumentsProblem, Effect, Item, PolicySet, Reaso
 
 const RULES: &str = r#"
 [roles.r]
-allow = ["read"]
+allow = ["read", "fetch"]
 [[roles.r.rules]]
 effect = "allow"
 match = ["files/write"]
@@ -15,6 +15,14 @@ when = [{ pointer = "/path", prefix = "/tmp/" }, { pointer = "/size", min = 0, m
 effect = "deny"
 match = ["read"]
 when = [{ pointer = "/path", prefix = "/etc/" }]
+[[roles.r.rules]]
+effect = "deny"
+match = ["fetch"]
+when = [{ pointer = "/url", prefix = "file:///etc/" }]
+[[roles.r.rules]]
+effect = "deny"
+match = ["fetch"]
+when = [{ pointer = "/url", glob = "*://**/secret" }]
 [[roles.r.rules]]
 effect = "ask"
 match = ["read"]
@@ -46,6 +54,34 @@ fn a_conditional_deny_or_ask_applies_only_if_its_condition_holds() {
 }
 
 #[test]
+fn numbers_are_compared_with_fractions_and_whole_numbers() {
+    let set =
+        set("[[roles.r.rules]]\neffect = 'allow'\nmatch = ['x']\nwhen = [{ pointer = '/n', min = 0.5, max = 2 }]");
+    for (n, effect) in [
+        ("0.4", Effect::Deny),
+        ("0.5", Effect::Allow),
+        ("1", Effect::Allow),
+        ("2", Effect::Allow),
+        ("2.1", Effect::Deny),
+    ] {
+        assert_eq!(call(&set, "r", "s", "x", &format!(r#"{{"n":{n}}}"#)), effect, "{n}");
+    }
+}
+
+#[test]
+fn a_rule_is_shown_with_its_conditions() {
+    let set = set("[[roles.r.rules]]\neffect = 'ask'\nmatch = ['x']\nwhen = [{ pointer = '/a', min = 0.5, max = 2 }, \
+                   { pointer = '/b', prefix = '/tmp/', glob = '*.txt' }, { pointer = '/c', equals = 'x' }, \
+                   { pointer = '/d', equals = true }, { pointer = '/e', equals = 3 }]");
+    let decision = set.decide(&question("r", "s", Item::Tool("x"), Arguments::Unknown));
+    assert_eq!(
+        decision.reason.to_string(),
+        "ask \"x\" when /a is at least 0.5 and is at most 2 and /b begins with \"/tmp/\" and matches \"*.txt\" \
+         and /c is \"x\" and /d is true and /e is 3 in [roles.r]"
+    );
+}
+
+#[test]
 fn path_traversal_satisfies_no_allow_and_bypasses_no_deny() {
     for path in ["/tmp/../etc/x", "/tmp/%2e%2e/etc/x", "/tmp/%252e%252e/x", "/tmp\\\\..\\\\x", "/tmp/.."] {
         check("files", "write", &format!(r#"{{"path":"{path}","size":1}}"#), Effect::Deny);
@@ -54,6 +90,15 @@ fn path_traversal_satisfies_no_allow_and_bypasses_no_deny() {
     for path in ["//etc/passwd", "/./etc/passwd", "/%65tc/passwd"] {
         check("files", "read", &format!(r#"{{"path":"{path}"}}"#), Effect::Deny);
     }
+    for host in ["", "localhost", "elsewhere"] {
+        check("files", "fetch", &format!(r#"{{"url":"file://{host}/etc/passwd"}}"#), Effect::Deny);
+    }
+    check("files", "fetch", r#"{"url":"https://localhost/etc/passwd"}"#, Effect::Allow);
+    for end in ["", "#x", "?#x", "/."] {
+        check("files", "fetch", &format!(r#"{{"url":"file:///a/secret{end}"}}"#), Effect::Deny);
+    }
+    check("files", "fetch", r#"{"url":"https://a.b/secret#x"}"#, Effect::Deny);
+    check("files", "fetch", r#"{"url":"https://a.b/secret?x"}"#, Effect::Allow);
     check("files", "read", r#"{"path":["/etc/passwd"]}"#, Effect::Deny);
     check("files", "write", r#"{"path":["/tmp/x"],"size":1}"#, Effect::Deny);
 }

@@ -1,6 +1,7 @@
 //! Which rule decides.
 
 use crate::{call, listed, question, set};
+use toolbus_base::Share;
 use toolbus_policy::{Arguments, Effect, Item, PolicySet, Question, Reason};
 
 const RULES: &str = r#"
@@ -18,6 +19,7 @@ allow = []
 fn check(role: &str, server: &str, item: Item<'_>, effect: Effect) {
     let set = set(RULES);
     let called = set.decide(&question(role, server, item, Arguments::Absent));
+    assert_eq!(called.is_shown(), effect != Effect::Deny, "{role} {server} {item:?}");
     assert_eq!(called.effect, effect, "{role} {server} {item:?}: {}", called.reason);
     assert_eq!(listed(&set, role, server, item), effect, "{role} {server} {item:?} in a list");
 }
@@ -152,6 +154,8 @@ fn a_decision_has_its_rule_and_position() {
     assert_eq!((rule.position.line, rule.position.column), (4, 9));
     let decision = set.decide(&question("reader", "files", Item::Tool("zzz"), Arguments::Absent));
     assert_eq!(decision.reason.to_string(), "no rule of the role allows it");
+    let items = [Item::Tool("x"), Item::Resource("x"), Item::Prompt("x"), Item::Server];
+    assert_eq!(items.map(Item::noun), ["tool", "resource", "prompt", "server"]);
 }
 
 #[test]
@@ -187,7 +191,8 @@ fn the_operator_keeps_its_built_in_rule_unless_the_file_has_an_entry_for_it() {
 
 #[test]
 fn messages_may_be_sent_only_to_listed_names_and_roles() {
-    let set = set("[roles.r]\nsend = [\"planner\", \"team-*\", \"role:writer\"]\n[roles.quiet]\nallow = [\"x\"]");
+    let set =
+        set("[roles.r]\nsend = [\"planner\", \"team-*\", \"box#in\", \"role:writer\"]\n[roles.quiet]\nallow = [\"x\"]");
     let role_of = |name: &str| (name == "w").then_some("writer");
     let may = |role, to| set.may_message(role, to, role_of);
     assert!(
@@ -195,10 +200,12 @@ fn messages_may_be_sent_only_to_listed_names_and_roles() {
             && may(Some("r"), "planner#inbox")
             && may(Some("r"), "team-7")
             && may(Some("r"), "w#x")
+            && may(Some("r"), "box#in")
     );
     assert!(
         !may(Some("r"), "plannerx")
             && !may(Some("r"), "writer")
+            && !may(Some("r"), "box")
             && !may(Some("r"), "role:writer")
             && !may(Some("r"), "#w")
     );
@@ -220,6 +227,17 @@ fn the_strictest_limit_counts_and_all_are_returned() {
     assert_eq!(decision.max_result().expect("a limit").0, 1 << 20);
     assert!(set.decide(&question("r", "files", Item::Tool("x"), Arguments::Unknown)).limits.is_empty());
     assert!(set.decide(&question("nobody", "files", Item::Tool("x"), Arguments::Absent)).limits.is_empty());
+}
+
+#[test]
+fn each_setting_of_a_role_makes_a_limit() {
+    for (setting, limits) in
+        [("", 0), ("rate = '1/s'", 1), ("concurrency = 1", 1), ("max_result = 1", 1), ("deadline = '8784h'", 1)]
+    {
+        let set = set(&format!("[roles.r]\nallow = ['x']\n{setting}"));
+        let decision = set.decide(&question("r", "s", Item::Tool("x"), Arguments::Absent));
+        assert_eq!(decision.limits.len(), limits, "{setting}");
+    }
 }
 
 #[test]
@@ -248,6 +266,35 @@ fn may_use_all_is_false_if_anything_is_denied_or_needs_approval() {
 }
 
 #[test]
+fn may_use_everything_needs_an_allow_of_all_servers_and_no_other_effect() {
+    let set =
+        set("[roles.all]\nallow = ['**', 'x']\n[roles.server]\nallow = ['one/**']\n[roles.some]\nallow = ['a*']\n\
+                   [roles.asked]\nallow = ['*']\nask = ['x']\n[roles.denied]\nallow = ['*']\ndeny = ['x']\n\
+                   [[roles.if.rules]]\neffect = 'allow'\nmatch = ['*']\nwhen = [{ pointer = '/x', equals = 1 }]");
+    for role in ["all", "server", "some", "asked", "denied", "if", "stranger"] {
+        assert_eq!(set.may_use_everything(Some(role)), role == "all", "{role}");
+    }
+    assert!(!set.may_use_everything(None) && PolicySet::everyone().may_use_everything(None));
+}
+
+#[test]
+fn a_role_speaks_of_the_servers_that_a_permitting_rule_names_or_matches_as_a_whole() {
+    let set = set("[roles.r]\nallow = ['x', 'one/x']\nask = ['two/*']\ndeny = ['three/x']\n[roles.all]\nask = ['*']");
+    let speaks = |role| ["one", "two", "three"].map(|server| set.speaks_of_server(role, server));
+    assert_eq!(speaks(Some("r")), [true, true, false]);
+    assert_eq!(speaks(Some("all")), [true; 3]);
+    assert_eq!([speaks(Some("stranger")), speaks(None)], [[false; 3]; 2]);
+    assert!(PolicySet::everyone().speaks_of_server(None, "one"));
+}
+
+#[test]
+fn a_share_applies_only_to_its_role() {
+    let set = set("[roles.r]\nshare = '25%'\n[roles.s]\nallow = ['x']");
+    assert_eq!(set.share(Some("r")), Share::parse("25%"));
+    assert_eq!([set.share(Some("s")), set.share(Some("stranger")), set.share(None)], [None; 3]);
+}
+
+#[test]
 fn rules_made_by_code_name_tools_literally() {
     let names = ["read", "a*", "x/y", "q?[z]{b,c}\\d", ""];
     let set = PolicySet::of_tools([("reader", &names[..]), ("locked", &[])]);
@@ -265,6 +312,7 @@ fn rules_made_by_code_name_tools_literally() {
     }
     check(&set, Some("unlisted"), "read", Effect::Deny);
     check(&set, None, "read", Effect::Deny);
+    assert!(!set.clone().for_shared_token().is_everyone(), "roles made by code are kept for a shared token");
     let set = set.with_others_unrestricted();
     check(&set, Some("unlisted"), "anything", Effect::Allow);
     check(&set, None, "anything", Effect::Allow);

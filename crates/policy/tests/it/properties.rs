@@ -119,8 +119,8 @@ proptest! {
     fn an_added_deny_never_widens_access_and_an_added_ask_never_removes_approval(
         lines in lines(), used in uses(), at in 0usize..8, more in lines()
     ) {
+        let before = decide(&read(&lines), &used);
         for line in more {
-            let before = decide(&read(&lines), &used);
             let mut with = lines.clone();
             with.insert(at.min(lines.len()), Line { effect: "deny", ..line.clone() });
             prop_assert!(decide(&read(&with), &used) >= before);

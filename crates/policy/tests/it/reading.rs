@@ -24,6 +24,10 @@ fn errors_have_a_position_and_a_hint() {
         "line 2, column 8: roles.a.rate has to be a rate such as \"60/min\" or \"10/s\" / correct the value",
     );
     rejected(
+        "[roles.a]\ndeadline = \"8785h\"",
+        "line 2, column 12: roles.a.deadline has to be a time such as \"30s\" or \"5m\" / correct the value",
+    );
+    rejected(
         "[limits.\"files/*\"]\nconcurrency = 0",
         "line 2, column 15: limits.\"files/*\".concurrency has to be a whole number of at least 1 / correct the value",
     );
@@ -39,6 +43,15 @@ fn errors_have_a_position_and_a_hint() {
         "[roles.\"a\\u200B\"]",
         "line 1, column 8: roles.\"a\\u{200b}\": invalid role: it has invisible characters / choose another name",
     );
+    rejected(
+        "[roles.a]\nsend = ['x', 'role:']",
+        "line 2, column 14: roles.a.send[1]: \"role:\" is empty / patterns are NAME or SERVER/NAME; * stands for anything",
+    );
+    for (send, problem) in [("a[", "is not a pattern"), (&"a".repeat(1025), "is longer than 1024 bytes")] {
+        let error =
+            PolicySet::read(&format!("[roles.a]\nsend = ['{send}']")).expect_err("must be rejected").to_string();
+        assert!(error.contains(problem), "{error}");
+    }
     rejected("[roles.a\n", "line 1, column 9: unclosed table, expected `]` / correct the file at that position");
 }
 
@@ -91,6 +104,10 @@ fn suspicious_entries_cause_warnings() {
         warnings("[roles.a]\nallow = ['x', 'y']\ndeny = ['x']"),
         ["line 2, column 10: allow \"x\" in [roles.a] has no effect, because line 3 says deny for the same pattern"]
     );
+    assert_eq!(
+        warnings("[roles.a]\nallow = ['x']\ndeny = ['x',\n'x']"),
+        ["line 2, column 10: allow \"x\" in [roles.a] has no effect, because line 3 says deny for the same pattern"]
+    );
     assert_eq!(warnings("[roles.a]\ndeny = ['x']"), ["line 1, column 8: [roles.a] allows nothing"]);
     assert_eq!(warnings("[roles.a]\nsend = ['x']"), [""; 0]);
     assert_eq!(
@@ -131,6 +148,22 @@ fn of_equally_similar_names_the_first_in_the_alphabet_is_suggested() {
     for names in [[("files", "read_a"), ("files", "read_b")], [("files", "read_b"), ("files", "read_a")]] {
         let warnings: Vec<String> = set.unmatched(&names).iter().map(ToString::to_string).collect();
         assert_eq!(warnings, ["line 2, column 10: \"raed_*\" matches no known name; did you mean read_a?"]);
+    }
+}
+
+#[test]
+fn the_most_similar_name_is_suggested_and_a_pattern_without_wildcard_is_compared_as_a_whole() {
+    let long = "read_everything_that_there_is_to_read_in_the_folder";
+    for (pattern, names, suggestion) in [
+        ("raed_*", [long, "zzz"], "; did you mean read_everything_that_there_is_to_read_in_the_folder?"),
+        ("raed_", [long, "zzz"], ""),
+        ("read_flie", ["read_file", "read_folder"], "; did you mean read_file?"),
+        ("read_flie", ["read_folder", "read_file"], "; did you mean read_file?"),
+    ] {
+        let set = set(&format!("[roles.a]\nallow = ['{pattern}']"));
+        let warnings: Vec<String> =
+            set.unmatched(&names.map(|name| ("files", name))).iter().map(ToString::to_string).collect();
+        assert_eq!(warnings, [format!("line 2, column 10: \"{pattern}\" matches no known name{suggestion}")]);
     }
 }
 
