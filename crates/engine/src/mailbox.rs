@@ -172,9 +172,7 @@ impl Mailbox {
         } else if !self.waiting.remove(&seq) && self.stored.remove(&seq).is_none() {
             self.skipped.remove(&seq);
         }
-        if !self.attempts.is_empty() {
-            self.attempts.remove(&seq);
-        }
+        self.attempts.remove(&seq);
         self.pending -= 1;
         self.pending_bytes -= size;
     }

@@ -34,3 +34,19 @@ impl crate::EngineOptions {
         cfg!(feature = "planted-bugs") && self.planted == Some(bug)
     }
 }
+
+#[cfg(feature = "planted-bugs")]
+impl crate::Engine {
+    pub(crate) fn ack_by_suffix(&mut self, now: crate::Millis, name: &str, id: &str, effects: &mut crate::Effects) {
+        let Some(&index) = self.names.get(name) else { return };
+        let leased: Vec<(crate::Seq, crate::Fingerprint)> =
+            self.boxes[index].leases.iter().map(|(seq, lease)| (*seq, lease.fingerprint)).collect();
+        for (seq, fingerprint) in leased {
+            let by_suffix = self.unsettled.get(seq).is_some_and(|u| u.message.id.ends_with(id) && *u.message.id != *id);
+            if by_suffix {
+                let waiters = self.settle(now, index, seq, fingerprint, None);
+                waiters.into_iter().for_each(|waiter| self.receipt(waiter, effects));
+            }
+        }
+    }
+}

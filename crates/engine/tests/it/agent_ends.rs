@@ -178,25 +178,30 @@ fn commands_of_a_connection_that_has_not_noticed_the_end_have_no_effect() {
 
 #[test]
 fn a_removal_that_a_crash_lost_is_repeated_for_earlier_messages_only() {
-    let mut harness = harness();
-    let (ana, bo) = (connect(&mut harness, "ana", WORKER), connect(&mut harness, "bo", WORKER));
-    harness.deliver(ana, request("old call"));
-    harness.send(bo, "ana", "old mail");
-    harness.sync_all();
-    // Not synced.
-    let before = end(&mut harness, "ana");
-    let mut harness = harness.restart_with(|engine| engine.restore_generation("ana", 1));
-    harness.engine.set_names(Arc::new(Rules));
-    let (ana, bo) = (connect(&mut harness, "ana", WORKER), connect(&mut harness, "bo", WORKER));
-    harness.deliver(ana, request("new call"));
-    harness.send(bo, "ana", "new mail");
-    harness.step(|engine, now, effects| drop(engine.remove_earlier(now, &[("ana", before)], effects)));
-    assert_eq!(pending(&mut harness, "ana", WORKER), [message("new mail", 1)]);
-    let host = subscribe(&mut harness, "host", HOST);
-    assert_eq!(harness.received(host), [ended("ana", 1, false), message("new call", 1)]);
-    harness.deliver(host, reply("ana", "answer", "new call", Purpose::HostReply));
-    harness.sync_all();
-    assert_eq!(harness.received(host), [receipt(1, "answer")]);
+    // The first of them has the first number that is not below the end.
+    for mail_first in [false, true] {
+        let mut harness = harness();
+        let (ana, bo) = (connect(&mut harness, "ana", WORKER), connect(&mut harness, "bo", WORKER));
+        harness.deliver(ana, request("old call"));
+        harness.send(bo, "ana", "old mail");
+        harness.sync_all();
+        // Not synced.
+        let before = end(&mut harness, "ana");
+        let mut harness = harness.restart_with(|engine| engine.restore_generation("ana", 1));
+        harness.engine.set_names(Arc::new(Rules));
+        let (ana, bo) = (connect(&mut harness, "ana", WORKER), connect(&mut harness, "bo", WORKER));
+        for is_mail in [mail_first, !mail_first] {
+            let new = if is_mail { delivery("ana", "new mail") } else { request("new call") };
+            harness.deliver(if is_mail { bo } else { ana }, new);
+        }
+        harness.step(|engine, now, effects| drop(engine.remove_earlier(now, &[("ana", before)], effects)));
+        assert_eq!(pending(&mut harness, "ana", WORKER), [message("new mail", 1)]);
+        let host = subscribe(&mut harness, "host", HOST);
+        assert_eq!(harness.received(host), [ended("ana", 1, false), message("new call", 1)]);
+        harness.deliver(host, reply("ana", "answer", "new call", Purpose::HostReply));
+        harness.sync_all();
+        assert_eq!(harness.received(host), [receipt(1, "answer")]);
+    }
 }
 
 #[test]

@@ -29,7 +29,8 @@ fn received(harness: &mut Harness, conn: ConnId) -> Vec<Received> {
 #[test]
 fn a_withdrawal_is_reported_once_it_is_durable() {
     for stored in [false, true] {
-        let mut harness = Harness::new();
+        // The first message after a restart was certainly not pushed before it.
+        let mut harness = Harness::new().restart();
         let alice = harness.subscribe("alice");
         harness.send(alice, "bob", "a");
         if stored {

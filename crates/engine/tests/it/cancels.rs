@@ -1,7 +1,7 @@
 //! Cancellation: a queued message is withdrawn immediately, one in flight is not redelivered.
 
 use crate::support::{Harness, Received, delivery, message, puts, receipt, refused, settled, settles};
-use toolbus_engine::{Command, ConnId, Refusal};
+use toolbus_engine::{Command, ConnId, Delivery, Refusal};
 
 fn cancel(harness: &mut Harness, conn: ConnId, to: &str, id: &str) {
     harness.handle(conn, Command::Cancel { to: to.into(), correlation_id: id.into(), request_id: None });
@@ -25,6 +25,20 @@ fn a_queued_message_without_a_record_is_withdrawn_immediately_and_never_written(
     let bob = harness.subscribe("bob");
     harness.serve_fetches();
     assert_eq!((harness.received(bob), harness.received(alice)), (vec![], vec![]));
+}
+
+#[test]
+fn deadlines_of_withdrawn_messages_do_not_pile_up() {
+    let mut harness = Harness::new();
+    let alice = harness.connect("alice");
+    for number in 0..1_100 {
+        let limited = Delivery { deadline_ms: Some(1_000 + number), ..delivery("bob", &number.to_string()) };
+        harness.deliver(alice, limited);
+    }
+    (0..1_100).for_each(|number| cancel(&mut harness, alice, "bob", &number.to_string()));
+    harness.sync_all();
+    // Swept when there were more than 1024 beyond twice the number of pending messages, which was 37 then.
+    assert_eq!(harness.engine.next_wakeup(), Some(harness.now + 1_000 + 1_063));
 }
 
 #[test]

@@ -58,6 +58,7 @@ fn push_attempts_are_counted_across_a_restart() {
     harness.send(alice, "bob", "a");
     harness.sync_all();
     push_without_ack(&mut harness, 1);
+    assert_eq!(harness.engine.next_wakeup(), Some(harness.now + harness.engine.options().lazy), "written soon");
     harness.sync_all();
     let mut harness = harness.restart();
     let bob = harness.subscribe("bob");

@@ -80,17 +80,29 @@ fn a_message_acknowledged_before_its_record_is_refused_stays_settled() {
 }
 
 #[test]
-fn a_stored_request_is_pending_again_if_its_reply_is_refused() {
+fn a_request_that_is_answered_before_its_record_is_refused_is_settled_without_one() {
     let mut harness = Harness::new();
     let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
     harness.send(alice, "bob", "q");
+    let batch = harness.take_all();
+    reply(&mut harness, bob, "q");
+    harness.refuse(batch, 2_000);
+    let next = harness.take_all();
+    assert_eq!((puts(&next), &settled(&next, "bob", "q").unwrap().stored), (vec!["reply"], &None));
+}
+
+#[test]
+fn a_stored_request_is_pending_again_if_its_reply_is_refused() {
+    let mut harness = Harness::new();
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    ["q", "other"].into_iter().for_each(|id| harness.send(alice, "bob", id));
     harness.sync_all();
     harness.received(bob);
     reply(&mut harness, bob, "q");
     refuse_next(&mut harness);
     assert!(harness.received(bob).contains(&refused(Refusal::DiskFull, "reply")));
     harness.serve_fetches();
-    assert_eq!(harness.received(bob), [message("q", 1)], "it is fetched and redelivered");
+    assert_eq!(harness.received(bob), [message("q", 1)], "it is fetched and redelivered, and the other one is not");
     harness.engine.set_disk_low(false);
     reply(&mut harness, bob, "q");
     let batch = harness.take_all();
@@ -98,7 +110,7 @@ fn a_stored_request_is_pending_again_if_its_reply_is_refused() {
     assert!(settles(&batch, "bob", "q"));
     harness.synced(batch);
     assert_eq!(harness.received(bob), [receipt(2, "reply")]);
-    assert_eq!(harness.received(alice), [receipt(1, "q")]);
+    assert_eq!(harness.received(alice), [receipt(1, "q"), receipt(2, "other")]);
 }
 
 #[test]

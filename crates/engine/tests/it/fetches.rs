@@ -40,6 +40,23 @@ fn a_backlog_larger_than_the_window_is_fetched_in_pages() {
 }
 
 #[test]
+fn a_fetch_waits_until_a_quarter_of_the_window_is_free() {
+    for (messages, bytes) in [(8, 10_000), (100, 800)] {
+        let mut harness = Harness::with(|options| (options.window_messages, options.window_bytes) = (messages, bytes));
+        let ids: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+        stored(&mut harness, &ids.iter().map(String::as_str).collect::<Vec<_>>());
+        let bob = harness.subscribe("bob");
+        harness.serve_fetches();
+        assert_eq!(harness.received(bob).len(), 8);
+        harness.ack(bob, "0");
+        assert_eq!(harness.fetches(), [], "an eighth is free of {messages} messages, {bytes} bytes");
+        harness.ack(bob, "1");
+        harness.serve_fetches();
+        assert_eq!(harness.received(bob), [message("8", 1), message("9", 1)]);
+    }
+}
+
+#[test]
 fn at_most_one_fetch_per_mailbox_is_in_progress() {
     let mut harness = Harness::new();
     let alice = stored(&mut harness, &["a"]);

@@ -140,8 +140,8 @@ fn a_step_with_many_changes_sends_one_report_per_follow() {
 #[test]
 fn a_follow_ends_with_unfollow_with_its_connection_and_when_it_is_replaced() {
     let mut harness = Harness::new();
-    let (host, other) = (harness.connect("host"), harness.connect("other"));
-    for conn in [host, other] {
+    let (host, other, stays) = (harness.connect("host"), harness.connect("other"), harness.connect("stays"));
+    for conn in [host, other, stays] {
         follow(&mut harness, conn, "f", &["alice"], &[("alice", "m")]);
         follow(&mut harness, conn, "g", &["alice"], &[]);
     }
@@ -149,13 +149,27 @@ fn a_follow_ends_with_unfollow_with_its_connection_and_when_it_is_replaced() {
     unfollow(&mut harness, host, "g");
     unfollow(&mut harness, host, "unknown");
     harness.received(host);
+    harness.received(stays);
     harness.disconnect(other);
     let alice = connect(&mut harness, "alice");
     harness.send(alice, "alice", "m");
     assert_eq!(harness.received(host), []);
+    assert_eq!(harness.received(stays), [followed("f", &[true], &[false]), followed("g", &[true], &[])]);
     connect(&mut harness, "bob");
     assert_eq!(harness.received(host), [followed("f", &[true], &[])]);
     assert_eq!(harness.received(other), [followed("f", &[false], &[false]), followed("g", &[false], &[]),]);
+}
+
+#[test]
+fn a_message_stays_followed_when_another_follow_of_its_mailbox_ends() {
+    let mut harness = Harness::new();
+    let host = harness.connect("host");
+    follow(&mut harness, host, "f", &[], &[("alice", "1")]);
+    follow(&mut harness, host, "g", &[], &[("alice", "2")]);
+    unfollow(&mut harness, host, "g");
+    harness.received(host);
+    harness.send(host, "alice", "1");
+    assert_eq!(harness.received(host), [followed("f", &[], &[true])]);
 }
 
 #[test]

@@ -71,6 +71,23 @@ fn settlements_move_to_the_dead_letter_if_the_batch_of_the_reply_is_refused() {
 }
 
 #[test]
+fn settlements_of_an_unwritten_reply_move_to_its_dead_letter_while_another_batch_is_written() {
+    let mut harness = Harness::new();
+    let (alice, bob) = (harness.subscribe("alice"), harness.subscribe("bob"));
+    harness.send(alice, "bob", "q");
+    harness.sync_all();
+    harness.send(alice, "carol", "other");
+    let batch = harness.take_all();
+    reply(&mut harness, bob, "q");
+    let unreadable = harness.pushed("reply");
+    harness.handle(alice, Command::Unreadable { message: unreadable });
+    harness.synced(batch);
+    let next = harness.take_all();
+    assert_eq!((puts(&next), &*next.puts[0].mailbox), (vec!["reply"], "alice#dead"));
+    assert!(settles(&next, "bob", "q"));
+}
+
+#[test]
 fn a_message_stays_in_its_mailbox_if_its_dead_letter_is_refused() {
     let mut harness = Harness::new();
     let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
@@ -106,6 +123,29 @@ fn a_message_is_not_dead_lettered_if_its_id_is_pending_there_with_other_content(
         assert_eq!(harness.received(bob), [message("a", attempt)], "it is redelivered instead of being dropped");
         harness.disconnect(bob);
     }
+}
+
+#[test]
+fn a_message_whose_dead_letter_is_still_pending_is_settled_with_it() {
+    let mut harness = Harness::with(|options| options.history_ids = 1);
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    for _ in 0..2 {
+        harness.send(alice, "bob", "a");
+        let unreadable = harness.pushed("a");
+        harness.handle(bob, Command::Unreadable { message: unreadable });
+        // Enough settled ids for this use of "a" to be forgotten.
+        for id in ["x", "y", "z"] {
+            harness.send(alice, "bob", id);
+            harness.ack(bob, id);
+        }
+    }
+    harness.sync_all();
+    let dead = harness.subscribe("bob#dead");
+    harness.serve_fetches();
+    assert_eq!(harness.received(dead), [message("a", 1)]);
+    let view = harness.engine.status(harness.now);
+    let pending: Vec<_> = view.mailboxes.iter().map(|mailbox| (&*mailbox.name, mailbox.messages)).collect();
+    assert_eq!(pending, [("bob#dead", 1), ("bob", 0)]);
 }
 
 #[test]

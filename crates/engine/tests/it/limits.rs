@@ -2,7 +2,7 @@
 
 use crate::support::{Harness, Received, delivery, message, receipt, refused};
 use bytes::Bytes;
-use toolbus_engine::Refusal;
+use toolbus_engine::{Delivery, Refusal};
 
 #[test]
 fn the_message_limit_of_a_mailbox_is_enforced() {
@@ -25,7 +25,7 @@ fn the_message_limit_of_a_mailbox_is_enforced() {
 
 #[test]
 fn the_byte_limit_of_a_mailbox_is_enforced() {
-    let mut harness = Harness::with(|options| options.mailbox_bytes = 250);
+    let mut harness = Harness::with(|options| options.mailbox_bytes = 200);
     let alice = harness.connect("alice");
     ["a", "b", "c"].into_iter().for_each(|id| harness.send(alice, "bob", id));
     let full = Refusal::MailboxFull { mailbox: "bob".into(), messages: 2, bytes: 200 };
@@ -46,10 +46,11 @@ fn the_message_limit_of_the_broker_is_enforced() {
 fn the_byte_limit_of_the_broker_is_enforced() {
     let mut harness = Harness::with(|options| options.total_bytes = 1_000);
     let alice = harness.connect("alice");
-    let mut large = delivery("bob", "large");
-    large.sealed = Bytes::from(vec![b'x'; 1_000]);
-    harness.deliver(alice, large);
-    assert_eq!(harness.received(alice), [refused(Refusal::BrokerFull { messages: 0, bytes: 0 }, "large")]);
+    let sealed = |len| Bytes::from(vec![b'x'; len]);
+    harness.deliver(alice, Delivery { sealed: sealed(937), ..delivery("bob", "too large") });
+    assert_eq!(harness.received(alice), [refused(Refusal::BrokerFull { messages: 0, bytes: 0 }, "too large")]);
+    harness.deliver(alice, Delivery { sealed: sealed(936), ..delivery("bob", "large") });
+    assert_eq!(harness.received(alice), []);
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn commands_of_a_closed_connection_are_ignored() {
 #[test]
 fn the_status_shows_connections_and_mailboxes() {
     let mut harness = Harness::with(|options| options.window_messages = 1);
-    let (alice, _bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
     ["a", "b"].into_iter().for_each(|id| harness.send(alice, "bob", id));
     harness.now += 7;
     let view = harness.engine.status(harness.now);
@@ -91,6 +91,23 @@ fn the_status_shows_connections_and_mailboxes() {
     let mailbox = &view.mailboxes[0];
     assert_eq!((&*mailbox.name, mailbox.messages, mailbox.bytes), ("bob", 2, 200));
     assert_eq!((mailbox.in_flight, mailbox.oldest_ms), (1, Some(7)));
+    ["a", "b"].into_iter().for_each(|id| harness.ack(bob, id));
+    let mailbox = &harness.engine.status(harness.now).mailboxes[0];
+    assert_eq!((mailbox.messages, mailbox.bytes, mailbox.oldest_ms), (0, 0, None));
+}
+
+#[test]
+fn the_oldest_message_of_a_mailbox_is_its_first_one_also_after_a_restart() {
+    let mut harness = Harness::new();
+    let alice = harness.connect("alice");
+    for id in ["a", "b"] {
+        harness.send(alice, "bob", id);
+        harness.now += 5;
+    }
+    let oldest = |harness: &Harness| harness.engine.status(harness.now).mailboxes[0].oldest_ms;
+    assert_eq!(oldest(&harness), Some(10));
+    harness.sync_all();
+    assert_eq!(oldest(&harness.restart()), Some(10));
 }
 
 #[test]

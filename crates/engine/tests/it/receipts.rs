@@ -186,7 +186,7 @@ fn a_tag_from_another_mailbox_is_ignored() {
 
 #[test]
 fn backpressure_is_applied_while_too_many_bytes_are_not_durable() {
-    let mut harness = Harness::with(|options| options.unsettled_bytes = 150);
+    let mut harness = Harness::with(|options| options.unsettled_bytes = 100);
     let alice = harness.connect("alice");
     harness.send(alice, "bob", "a");
     assert!(!harness.engine.congested());

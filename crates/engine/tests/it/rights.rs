@@ -38,6 +38,16 @@ fn fixture() -> Fixture {
     Fixture { harness, ana, bo, host, other, operator }
 }
 
+#[test]
+fn without_rules_there_are_no_hosts_and_no_unsolicited_messages() {
+    let mut harness = Harness::new();
+    let ana = harness.connect_with("ana", None, false, WORKER);
+    for purpose in [Purpose::Request, Purpose::Event, Purpose::Other] {
+        harness.deliver(ana, of(purpose, "bo", "m"));
+        assert_eq!(harness.received(ana), [may_not_send("bo", "m")], "{purpose:?}");
+    }
+}
+
 fn subscribe(harness: &mut Harness, name: &str, rights: Rights) -> ConnId {
     let conn = harness.connect_with(name, Some("some role"), false, rights);
     harness.handle(conn, Command::Subscribe);
@@ -358,6 +368,8 @@ fn a_host_has_a_wider_window() {
     harness.handle(worker, Command::ActAsHost);
     let no = Received::Refused { refusal: Refusal::NotAHost, id: None };
     assert_eq!(harness.received(worker), [no]);
+    harness.handle(host, Command::ActAsHost);
+    assert_eq!(harness.received(host), [], "a host may announce itself");
     let next = harness.subscribe("plain");
     harness.serve_fetches();
     assert_eq!(harness.received(next).len(), 2);

@@ -19,7 +19,7 @@ fn the_message_limit_of_the_window_is_enforced() {
 
 #[test]
 fn the_byte_limit_of_the_window_is_enforced() {
-    let mut harness = Harness::with(|options| options.window_bytes = 250);
+    let mut harness = Harness::with(|options| options.window_bytes = 200);
     let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
     ["a", "b", "c"].into_iter().for_each(|id| harness.send(alice, "bob", id));
     assert_eq!(harness.received(bob), [message("a", 1), message("b", 1)]);
