@@ -327,6 +327,13 @@ impl<K: Clone + Eq + Hash> BoundedSet<K> {
 mod tests {
     use super::*;
 
+    /// Otherwise the answer to an earlier question would count as that to a later one.
+    #[test]
+    fn questions_to_the_broker_have_different_numbers() {
+        let mut machine = CallMachine::<()>::new(MachineOptions::default());
+        assert_ne!(machine.new_ask(), machine.new_ask());
+    }
+
     #[test]
     fn a_full_set_evicts_its_oldest_element_and_removed_ones_make_room() {
         let mut set = BoundedSet::default();

@@ -285,7 +285,13 @@ mod tests {
         assert!(!permits.acquire(c, any(), vec![server(0, 1)]));
         assert_eq!(permits.release(a), [b]);
         assert!(permits.is_waiting(c) && !permits.is_waiting(b));
+        let [d, e, f, g] = [4, 5, 6, 7].map(CallNo);
+        assert!(permits.acquire(d, any(), vec![server(1, 2)]) && permits.acquire(e, any(), vec![server(1, 2)]));
+        assert_eq!(permits.release(d), []);
+        assert!(permits.acquire(f, any(), vec![server(1, 2)]) && !permits.acquire(g, any(), vec![server(1, 2)]));
+        assert_eq!([permits.release(e), permits.release(f), permits.release(g)], [vec![g], vec![], vec![]]);
         assert_eq!(permits.release(b), [c]);
+        assert!(!permits.is_empty());
         assert_eq!(permits.release(c), []);
         assert!(permits.is_empty() && permits.slots.is_empty());
     }
@@ -332,8 +338,8 @@ mod tests {
         let rate = Some(Rate { count: NonZeroU32::MIN, per: Duration::from_secs(1) });
         let mut rates = Rates::default();
         let limit = |name: &str| Limit { kind: LimitKind::Role(name.into()), rate, concurrency: None };
-        let daily = Some(Rate { count: NonZeroU32::MIN, per: Duration::from_secs(86_400) });
-        let in_use = [Limit { rate: daily, ..limit("daily") }];
+        let long = Some(Rate { count: NonZeroU32::MIN, per: Duration::from_secs(1_500) });
+        let in_use = [Limit { rate: long, ..limit("long") }];
         assert!(rates.count(&in_use, 0).is_ok());
         for second in 0..MAX_BUCKETS as u64 {
             let pair = |name: &str| [limit(&format!("{name}{second}")), limit(&format!("{name}{second}'"))];
@@ -359,6 +365,9 @@ mod tests {
             assert_eq!((exceeded.kind, exceeded.wait.as_secs()), (role.kind.clone(), 30));
         }
         assert!(rates.count(std::slice::from_ref(&tool), 0).is_ok(), "refused calls did not use up the tool's limit");
+        for both in [[role.clone(), tool.clone()], [tool.clone(), role.clone()]] {
+            assert_eq!(rates.count(&both, 0).expect_err("both are used up").kind, role.kind, "the longest wait");
+        }
         assert!(rates.count(&[tool], 0).is_err());
         assert!(rates.count(&limits, 30_000).is_ok());
     }

@@ -206,6 +206,20 @@ fn after_damage_to_the_journal_only_first_deliveries_run() {
 }
 
 #[test]
+fn after_damage_to_the_journal_an_accepted_task_does_not_run_because_its_start_may_be_lost() {
+    for is_damaged in [false, true] {
+        let mut host = Host::with(|options| options.journal_damaged = is_damaged);
+        host.hold(Step::Reserve);
+        host.arrives(task("w#1", "a"));
+        host.synced();
+        host.restarts();
+        host.arrives(resumed(task("w#1", "a")));
+        let unknown = "journal a: RESULT Unknown outcome of attempt 1 of a unknown, synced";
+        host.expect([if is_damaged { unknown } else { "reserve a" }]);
+    }
+}
+
+#[test]
 fn a_refused_call_does_not_run_when_it_is_delivered_again() {
     let mut host = Host::new();
     host.hold(Step::Authorise);

@@ -2,7 +2,7 @@
 
 use crate::requests::equal;
 use crate::support::{Host, key};
-use toolbus_call::{Event, JoinMode, Request};
+use toolbus_call::{Event, Inspected, JoinMode, Request};
 
 /// A call `a` of `w#1` was answered, and the broker has the reply.
 fn answered() -> Host {
@@ -21,6 +21,19 @@ fn join(host: &mut Host, id: &str, callers: usize, replies: usize) {
     host.inspected(&vec![false; callers], &vec![true; replies]);
     host.handle(Event::AnswerRead { call: host.no(id), answer: Ok(Some("done")) });
     host.synced();
+}
+
+#[test]
+fn a_reply_that_the_broker_does_not_know_is_uncollected_only_if_the_broker_would_remember_it() {
+    for (is_pending, is_settled, remembers, expected) in [
+        (true, false, false, true),
+        (false, true, true, false),
+        (false, false, true, true),
+        (false, false, false, false),
+    ] {
+        let is_uncollected = Inspected::is_uncollected(is_pending, is_settled, remembers);
+        assert_eq!(is_uncollected, expected, "{is_pending} {is_settled} {remembers}");
+    }
 }
 
 #[test]

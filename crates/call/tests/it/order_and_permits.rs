@@ -1,6 +1,6 @@
 //! Session order, and concurrency limits with their release.
 
-use crate::requests::{call, equal, in_session, initialize, read, session};
+use crate::requests::{call, equal, in_session, initialize, read, session, task};
 use crate::support::{Host, Step};
 use std::num::NonZeroU32;
 use toolbus_call::{Event, Limit, NotificationNo, Request};
@@ -52,6 +52,22 @@ fn a_server_without_permits_still_runs_one_call_at_a_time() {
     host.running(call("w#1", "a"));
     host.arrives(call("w#1", "b"));
     host.expect([]);
+}
+
+#[test]
+fn a_call_that_waits_for_permits_is_not_started_by_a_notification_of_its_session() {
+    // Of two permits, tasks get one.
+    for (permits, first, waiting) in [(1, call("w#1", "x"), call("w#1", "a")), (2, task("w#1", "x"), task("w#1", "a"))]
+    {
+        let mut host = host_for(permits);
+        host.arrives(first);
+        host.synced();
+        host.arrives(in_session(waiting));
+        host.synced();
+        host.seen();
+        host.handle(Event::Notification { notification: NotificationNo(1), session: session("s") });
+        host.expect([]);
+    }
 }
 
 #[test]
@@ -187,7 +203,7 @@ fn nothing_of_a_session_passes_its_initialize_before_the_answer() {
     host.synced();
     host.expect(["reply i: ready", "journal a: START 1, synced", "send a", "forward 1"]);
     host.handle(Event::NotificationSent { notification: NotificationNo(1) });
-    assert_eq!(host.machine.len(), 1);
+    assert_eq!(host.machine.views().map(|view| view.call).collect::<Vec<_>>(), [host.no("a")]);
     host.answers("a", "done");
     assert!(host.machine.is_empty());
 }
@@ -206,6 +222,8 @@ fn notifications_keep_their_place_and_are_forwarded_once() {
     host.expect(["journal a: START 1, synced", "journal b: START 1, synced", "send a"]);
     host.sent("a");
     host.expect(["forward 1"]);
+    host.handle(notification(3));
+    host.expect([]);
     host.answers("a", "done");
     host.seen();
     host.handle(sent(1));

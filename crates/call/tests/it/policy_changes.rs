@@ -118,6 +118,10 @@ fn limit(kind: &str, rate: Option<Rate>, concurrency: Option<u32>) -> Limit {
     Limit { kind: LimitKind::Role(kind.into()), rate, concurrency: concurrency.and_then(NonZeroU32::new) }
 }
 
+fn once_a_minute() -> Rate {
+    Rate { count: NonZeroU32::MIN, per: Duration::from_secs(60) }
+}
+
 /// A host whose server is used up by the calls `x` and `y`.
 fn busy() -> Host {
     let mut host = Host::with(|options| options.servers[0].max_concurrency = 2);
@@ -144,6 +148,31 @@ fn calls_that_wait_for_permits_start_one_by_one_under_a_new_limit() {
     host.grant.limits = vec![limit("r", None, Some(1))];
     host.handle(Event::PolicyChanged);
     assert_eq!(sent_afterwards(host), ["send a"]);
+}
+
+#[test]
+fn a_call_that_holds_a_permit_and_waits_for_another_takes_both_once_under_a_new_limit() {
+    let mut host = busy();
+    host.grant.limits = vec![limit("r", None, Some(1))];
+    host.arrives(call("w#1", "a"));
+    host.grant.limits.push(limit("s", None, Some(1)));
+    host.handle(Event::PolicyChanged);
+    assert_eq!(sent_afterwards(host), ["send a"]);
+}
+
+#[test]
+fn a_call_whose_limits_stay_the_same_keeps_its_place() {
+    let mut host = busy();
+    for id in ["a", "b"] {
+        host.arrives(call("w#1", id));
+    }
+    host.hold(Step::Recheck);
+    host.handle(Event::PolicyChanged);
+    host.authorised("a");
+    host.release(Step::Recheck);
+    host.answers("x", "done");
+    host.synced();
+    assert!(host.seen().contains(&"send a".to_owned()));
 }
 
 #[test]
@@ -176,15 +205,34 @@ fn a_new_limit_does_not_take_permits_from_the_first_call_of_a_session() {
 }
 
 #[test]
+fn a_new_rate_counts_a_call_that_awaits_its_caller_when_it_goes_on() {
+    let mut host = host_at(At::AwaitingCaller);
+    host.grant.limits = vec![limit("r", Some(once_a_minute()), None)];
+    host.handle(Event::PolicyChanged);
+    host.followed("w#2", Some(true));
+    host.expect(["journal a: START 1, synced"]);
+}
+
+#[test]
+fn a_rate_counts_a_call_once_when_another_limit_is_added() {
+    let mut host = busy();
+    host.grant.limits = vec![limit("r", Some(once_a_minute()), None)];
+    host.arrives(call("w#1", "a"));
+    host.grant.limits.push(limit("s", None, Some(1)));
+    host.handle(Event::PolicyChanged);
+    assert_eq!(sent_afterwards(host), ["send a"]);
+}
+
+#[test]
 fn a_new_rate_counts_a_call_that_waits_once() {
-    let rate = Rate { count: NonZeroU32::new(1).expect("not 0"), per: Duration::from_secs(60) };
     let mut host = Host::new();
+    host.grant.limits = vec![limit("r", None, Some(5))];
     host.hold(Step::Connect);
     for id in ["a", "b"] {
         host.arrives(call("w#1", id));
     }
     host.seen();
-    host.grant.limits = vec![limit("r", Some(rate), None)];
+    host.grant.limits = vec![limit("r", Some(once_a_minute()), None)];
     host.release(Step::Connect);
     host.connected("a");
     host.connected("b");
