@@ -204,6 +204,7 @@ impl<'a> ConnectionDriver<'a> {
         }
     }
 
+    /// The socket gets whole buffers: it masks in place what no one shares, and copies what a `split` left shared.
     fn encode(&mut self, flush_acks: bool) -> Result<(), BrokerError> {
         self.shared.lock().take_frames(flush_acks, &mut self.frames);
         let send_failed = |error: tokio_websockets::Error| BrokerError::Transport(error.to_string());
@@ -212,7 +213,9 @@ impl<'a> ConnectionDriver<'a> {
                 Framing::Compact => {
                     // Packed with others, a large frame could exceed the broker's limit, so it is sent alone.
                     if !self.buffer.is_empty() && self.buffer.len() + size_hint(&frame) > PACK_BYTES {
-                        self.socket.start_send_unpin(WsMessage::binary(self.buffer.split())).map_err(send_failed)?;
+                        self.socket
+                            .start_send_unpin(WsMessage::binary(std::mem::take(&mut self.buffer)))
+                            .map_err(send_failed)?;
                     }
                     compact::write_client(&frame, &self.me, &mut self.buffer);
                 }
@@ -223,7 +226,7 @@ impl<'a> ConnectionDriver<'a> {
             }
         }
         if !self.buffer.is_empty() {
-            self.socket.start_send_unpin(WsMessage::binary(self.buffer.split())).map_err(send_failed)?;
+            self.socket.start_send_unpin(WsMessage::binary(std::mem::take(&mut self.buffer))).map_err(send_failed)?;
         }
         Ok(())
     }

@@ -133,8 +133,15 @@ impl OutstandingDeliveries {
         Some(receipt)
     }
 
-    /// Removes and returns the latest delivery with that id.
+    /// Removes and returns the earliest delivery with that id: the broker answers those of one id in their order.
     pub fn take(&mut self, id: &ByteString) -> Option<OutstandingDelivery> {
+        let is_same = |number: &&u64| self.get(**number).is_some_and(|delivery| delivery.envelope.id == *id);
+        let earliest = self.repeated.iter().filter(is_same).min().or_else(|| self.by_id.get(id)).copied();
+        earliest.and_then(|number| self.remove(number))
+    }
+
+    /// Removes and returns the latest delivery with that id.
+    pub fn take_latest(&mut self, id: &ByteString) -> Option<OutstandingDelivery> {
         self.by_id.get(id).copied().and_then(|number| self.remove(number))
     }
 
@@ -262,6 +269,18 @@ mod tests {
         assert!(matches!(first.try_recv(), Ok(Ok(()))));
         fail_delivery(deliveries.take(&message.id.into_inner()).expect("the second delivery"), BrokerError::Closed);
         assert!(matches!(second.try_recv(), Ok(Err(BrokerError::Closed))));
+    }
+
+    #[test]
+    fn the_first_delivery_can_fail_before_its_repetition_gets_a_receipt() {
+        let (mut deliveries, message) = (connected(), message());
+        let mut first = add(&mut deliveries, &message);
+        let mut second = add(&mut deliveries, &message);
+        fail_delivery(deliveries.take(&message.id.into_inner()).expect("the first delivery"), BrokerError::Closed);
+        assert!(matches!(first.try_recv(), Ok(Err(BrokerError::Closed))));
+        deliveries.receipts(2, 2, 1, &mut Vec::new());
+        assert!(matches!(second.try_recv(), Ok(Ok(()))));
+        assert!(deliveries.deliveries.is_empty() && deliveries.by_id.is_empty() && deliveries.repeated.is_empty());
     }
 
     #[test]

@@ -22,7 +22,10 @@ impl Session {
         }
         self.queries.refused(&id, &error);
         self.follows.refused(&id, &error);
-        if let Some(delivery) = self.outstanding.take(&id) {
+        // Another message under an id that is in use is refused while the first one waits for its receipt.
+        let is_of_latest = code == Some(ErrorCode::IdConflict);
+        let refused = if is_of_latest { self.outstanding.take_latest(&id) } else { self.outstanding.take(&id) };
+        if let Some(delivery) = refused {
             if code == Some(ErrorCode::NotYourRequest) {
                 self.kept_replies.keep(delivery.copy(), self.now);
             }

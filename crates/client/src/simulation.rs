@@ -95,6 +95,19 @@ impl SimulatedClient {
         !is_waiting && self.session.outstanding.ids().next().is_none() && self.session.inbox.is_empty()
     }
 
+    /// What keeps it from being idle.
+    pub fn remaining_work(&self) -> String {
+        let session = &self.session;
+        let sent: Vec<String> = session.outstanding.ids().map(|id| id.to_string()).collect();
+        format!(
+            "no receipt for [{}], {} messages not taken, frames to send: {}, acknowledgements to send: {}",
+            sent.join(", "),
+            session.inbox.len(),
+            session.has_frames(),
+            session.has_pending_acks()
+        )
+    }
+
     /// Whether another connection took over the mailbox.
     pub fn is_displaced(&self) -> bool {
         self.session.displaced.is_some()

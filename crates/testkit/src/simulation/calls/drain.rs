@@ -116,10 +116,12 @@ impl World {
             .map(|view| format!("{} {:?}", view.key.id, view.stage))
             .collect();
         let kept: usize = processes.clone().map(|process| process.calls.len()).sum();
-        let waiting = processes.filter(|process| !process.client.is_idle()).count();
+        let waiting = processes.filter(|process| !process.client.is_idle());
+        let clients: Vec<String> = waiting.map(|process| process.client.remaining_work()).collect();
         format!(
-            "calls [{}], {kept} kept by hosts, {waiting} with replies without a receipt, broker idle: {}",
+            "calls [{}], {kept} kept by hosts, clients [{}], broker idle: {}",
             calls.join(", "),
+            clients.join("; "),
             self.broker.is_idle()
         )
     }
