@@ -5,7 +5,7 @@ use crate::key_file::{self, KeyFile};
 use crate::record::{Caller, Record};
 use crate::refusals::Refusals;
 use crate::seal::{VerificationKey, random_log_id};
-use crate::writer::{Entry, Shared, Writer};
+use crate::writer::{Entry, Shared, Writer, run};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -47,9 +47,11 @@ pub struct AuditLog(Arc<Handle>);
 #[derive(Debug)]
 struct Handle {
     queue: Option<mpsc::SyncSender<Entry>>,
+    max_queued: usize,
     /// One permit per queue slot, because tasks can't await a `std::sync::mpsc` channel.
     permits: Arc<Semaphore>,
     shared: Arc<Shared>,
+    writer: Arc<Mutex<Writer>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -59,10 +61,12 @@ impl AuditLog {
         let permits = Arc::new(Semaphore::new(options.max_queued));
         let (queue, entries) = mpsc::sync_channel(options.max_queued);
         let shared = Arc::new(Shared { refusals: Refusals::default(), missed: AtomicU64::new(0) });
-        let writer = Writer::open(folder, options, Arc::clone(&shared))?;
-        let spawned = std::thread::Builder::new().name("audit".to_owned()).spawn(move || writer.run(&entries));
-        let thread = spawned.map_err(AuditError::io("start the writer thread for", folder))?;
-        Ok(Self(Arc::new(Handle { queue: Some(queue), permits, shared, thread: Mutex::new(Some(thread)) })))
+        let max_queued = options.max_queued;
+        let writer = Arc::new(Mutex::new(Writer::open(folder, options, Arc::clone(&shared))?));
+        let of_thread = Arc::clone(&writer);
+        let spawned = std::thread::Builder::new().name("audit".to_owned()).spawn(move || run(&of_thread, &entries));
+        let thread = Mutex::new(Some(spawned.map_err(AuditError::io("start the writer thread for", folder))?));
+        Ok(Self(Arc::new(Handle { queue: Some(queue), max_queued, permits, shared, writer, thread })))
     }
 
     /// Starts sealing the log in that folder, which may be open; a running writer begins within a second. The caller
@@ -78,14 +82,22 @@ impl AuditLog {
 
     /// Writes a record. Returns when the line is written to the file; it is synced within about a second.
     pub async fn write(&self, record: Record) -> Result<(), AuditError> {
+        let record = record.bounded();
+        if let Some(outcome) = self.0.write_if_idle(&record) {
+            return outcome;
+        }
         let (done, written) = oneshot::channel();
         self.enqueue(record, Some(done)).await?;
         written.await.map_err(|_| AuditError::Closed)?
     }
 
-    /// Returns when the record is queued. For events that have already happened and can't be refused any more.
+    /// Returns when the record is written or queued. For events that have already happened and can't be refused any more.
     pub async fn post(&self, record: Record) -> Result<(), AuditError> {
-        self.enqueue(record, None).await
+        let record = record.bounded();
+        match self.0.write_if_idle(&record) {
+            Some(outcome) => outcome,
+            None => self.enqueue(record, None).await,
+        }
     }
 
     /// Never waits: if the queue is full, the record is dropped and counted, and the count is written to the log.
@@ -119,11 +131,19 @@ impl AuditLog {
         done: Option<oneshot::Sender<Result<(), AuditError>>>,
     ) -> Result<(), AuditError> {
         let permit = Arc::clone(&self.0.permits).acquire_owned().await.map_err(|_| AuditError::Closed)?;
-        self.0.send(Entry { record: record.bounded(), done, _permit: permit })
+        self.0.send(Entry { record, done, _permit: permit })
     }
 }
 
 impl Handle {
+    /// Writes a record on the caller's thread, if the log is idle: that takes less time than waking the writer thread.
+    /// `None` if it has to be queued: behind others, or because under load batches are cheaper.
+    fn write_if_idle(&self, record: &Record) -> Option<Result<(), AuditError>> {
+        let is_queue_empty = || self.permits.available_permits() == self.max_queued;
+        let mut writer = self.writer.try_lock().ok().filter(|_| is_queue_empty())?;
+        writer.is_idle().then(|| writer.append([record].into_iter()))
+    }
+
     fn send(&self, entry: Entry) -> Result<(), AuditError> {
         // A permit guarantees room in the queue.
         let queue = self.queue.as_ref().ok_or(AuditError::Closed)?;

@@ -10,8 +10,8 @@ use crate::writer::{Shared, Writer};
 use crate::{AuditLog, AuditOptions};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -35,9 +35,8 @@ fn append(writer: &mut Writer, count: u64) {
     writer.append(records.iter()).expect("written");
 }
 
-fn close(writer: Writer) {
-    let (_, entries) = mpsc::channel();
-    writer.run(&entries);
+fn close(mut writer: Writer) {
+    writer.close();
 }
 
 fn check(folder: &Path, key: &VerificationKey) -> Report {

@@ -1,5 +1,5 @@
-//! The writer thread of a log: takes the queued records, chains them, writes them as one batch, and seals and syncs them
-//! every second.
+//! Writes the lines of a log. The writer thread takes the queued records, chains them, writes them as one batch, and seals
+//! and syncs them every second; a record for an idle log is written by its caller.
 
 use crate::error::AuditError;
 use crate::files::{self, Head, HeadFile};
@@ -10,16 +10,19 @@ use crate::record::Record;
 use crate::recovery;
 use crate::refusals::Refusals;
 use crate::sealer::{Sealer, Seals};
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+/// How long after a line the log counts as busy.
+const BUSY_FOR: Duration = Duration::from_micros(100);
 /// Maximum number of records written as one batch.
 const MAX_BATCH: usize = 256;
 
@@ -49,12 +52,39 @@ pub struct Writer {
     bytes: u64,
     position: ChainPosition,
     unsynced: bool,
+    written_at: Instant,
     synced_at: Instant,
     /// Files whose removal is recorded. Deleted after the next sync: without the record they would count as missing.
     to_remove: Vec<u64>,
     ticked_at: Instant,
     /// Set once a write has failed: the state on disk is then unknown, and no more is written.
     failed: Option<String>,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+/// The loop of the writer thread.
+pub fn run(writer: &Mutex<Writer>, entries: &Receiver<Entry>) {
+    loop {
+        let first = match entries.recv_timeout(SYNC_INTERVAL) {
+            Ok(entry) => Some(entry),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => break,
+        };
+        let batch: Vec<Entry> = first.into_iter().chain(entries.try_iter()).take(MAX_BATCH).collect();
+        let mut writer = lock(writer);
+        writer.write(batch);
+        writer.tick();
+    }
+    lock(writer).close();
+}
+
+fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
+    writer.lock().expect("no code panics while it holds this lock")
 }
 
 impl Writer {
@@ -76,6 +106,7 @@ impl Writer {
             bytes: end.bytes,
             position: end.position,
             unsynced: false,
+            written_at: Instant::now(),
             synced_at: Instant::now(),
             sealer: Sealer::open(folder, &end.seals, &options)?,
             options,
@@ -90,17 +121,13 @@ impl Writer {
         Ok(writer)
     }
 
-    pub fn run(mut self, entries: &Receiver<Entry>) {
-        loop {
-            let first = match entries.recv_timeout(SYNC_INTERVAL) {
-                Ok(entry) => Some(entry),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => break,
-            };
-            let batch: Vec<Entry> = first.into_iter().chain(entries.try_iter()).take(MAX_BATCH).collect();
-            self.write(batch);
-            self.tick();
-        }
+    /// Whether a single record can be written at once: there is little to write, and the file need not be changed.
+    pub fn is_idle(&self) -> bool {
+        self.written_at.elapsed() >= BUSY_FOR && self.bytes < self.options.max_file_bytes
+    }
+
+    /// The last work before the log is dropped.
+    pub fn close(&mut self) {
         self.ticked_at -= SYNC_INTERVAL.min(self.ticked_at.elapsed());
         self.write_counters();
         self.seal().ok();
@@ -189,7 +216,7 @@ impl Writer {
         let path = files::path_of(&self.folder, self.number);
         self.file.write_all(text.as_bytes()).map_err(AuditError::io("write", path))?;
         self.bytes += text.len() as u64;
-        self.unsynced = true;
+        (self.unsynced, self.written_at) = (true, Instant::now());
         self.head.write(&Head { position: self.position.clone(), file: self.number })
     }
 

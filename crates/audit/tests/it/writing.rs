@@ -37,6 +37,24 @@ async fn concurrent_writers_share_one_chain() {
 }
 
 #[tokio::test]
+async fn a_record_that_is_written_at_once_does_not_overtake_queued_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = AuditLog::open(folder.path(), AuditOptions::default()).expect("a log");
+    for n in 0..300 {
+        log.note(decision(2 * n));
+        // The pause makes the log idle again, except for the queue.
+        std::thread::sleep(std::time::Duration::from_micros(150 * (n % 2)));
+        log.write(decision(2 * n + 1)).await.expect("written");
+    }
+    drop(log);
+    assert_eq!(checked(folder.path()).problem, None);
+    let (_, lines) = Tail::open(folder.path(), 600).expect("a tail");
+    let names = lines.iter().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["name"].clone());
+    let expected: Vec<serde_json::Value> = (0..600).map(|n| format!("read_{n}").into()).collect();
+    assert_eq!(names.collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
 async fn old_files_are_removed_and_the_removal_is_recorded() {
     let folder = tempfile::tempdir().expect("a folder");
     let options = AuditOptions { max_files: 3, ..SMALL };
