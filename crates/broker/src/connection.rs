@@ -1,6 +1,8 @@
 //! Serves one connection after its handshake, in a single task. Each poll writes the outbox to the socket, reads frames
 //! within a budget, submits them to the mailboxes and writes again, until neither side has work left.
 
+#[cfg(test)]
+mod acknowledgement_tests;
 mod incoming;
 mod input;
 
@@ -186,6 +188,11 @@ impl Connection {
                 counted = budget;
                 if let Err(end) = self.write(cx).and_then(|()| self.heartbeat(cx)) {
                     return Poll::Ready(end);
+                }
+                // Clients of the original leave Nagle's algorithm on: after an `ack`, which has no answer, their next
+                // frame would wait 40 ms for the delayed acknowledgement.
+                if self.framing == Framing::Json {
+                    self.socket.get_mut().acknowledge();
                 }
                 // The task may sleep only when the outbox is empty, or while the socket is blocked.
                 let done = self.outbox.end_poll() && self.commands.is_empty();

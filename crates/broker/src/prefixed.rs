@@ -5,12 +5,31 @@ use bytes::{Buf, Bytes};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 /// A byte stream such as a TCP socket, a TLS stream or a pipe.
-pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {
+    /// Acknowledges received segments now, where TCP would wait for data to send along.
+    fn acknowledge(&self) {}
+}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+impl Transport for TcpStream {
+    fn acknowledge(&self) {
+        // Linux leaves this mode by itself, so it is set after each read. An error means that the connection has ended.
+        #[cfg(target_os = "linux")]
+        let _ = self.set_quickack(true);
+    }
+}
+
+impl Transport for TlsStream<TcpStream> {
+    fn acknowledge(&self) {
+        self.get_ref().0.acknowledge();
+    }
+}
+
+impl Transport for DuplexStream {}
 
 pub struct Prefixed {
     prefix: Bytes,
@@ -18,11 +37,20 @@ pub struct Prefixed {
     written: u64,
     received: u64,
     last_received: u64,
+    /// Bytes that were read when they were last acknowledged.
+    acknowledged: u64,
 }
 
 impl Prefixed {
     pub fn new(prefix: Bytes, socket: impl Transport + 'static) -> Self {
-        Self { prefix, socket: Box::new(socket), written: 0, received: 0, last_received: 0 }
+        Self { prefix, socket: Box::new(socket), written: 0, received: 0, last_received: 0, acknowledged: 0 }
+    }
+
+    /// Acknowledges what was read since the last call. Nothing is sent if an answer has acknowledged it already.
+    pub fn acknowledge(&mut self) {
+        if std::mem::replace(&mut self.acknowledged, self.received) < self.received {
+            self.socket.acknowledge();
+        }
     }
 
     /// Bytes that the socket has accepted so far. Grows as long as the peer reads, however slowly.

@@ -224,7 +224,7 @@ impl BrokerServer {
         Ok(theirs)
     }
 
-    #[cfg(feature = "fuzzing")]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn shared(&self) -> &Arc<ServerShared> {
         &self.shared
     }
