@@ -14,6 +14,8 @@ impl Share {
     pub const DEFAULT: Self = Self(25);
     /// The same for what is used only while calls run: processes, and a server's concurrent calls.
     pub const RUNNING: Self = Self(67);
+    /// Three agents that take all they can leave an eighth.
+    pub const HALF: Self = Self(50);
     /// The smallest share. What it admits, every share admits.
     pub const LEAST: Self = Self(1);
 

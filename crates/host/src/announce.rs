@@ -18,13 +18,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 type Manifests = Vec<(Option<String>, Body)>;
 
 pub async fn run(host: Arc<Host>) {
-    // Until then workers see the previous manifest, which still has the tools of servers that are starting.
-    tokio::select! {
-        () = host.catalog.all_known() => {}
-        () = tokio::time::sleep(host.options.limits.start_quiet) => {}
-        () = host.shutdown.cancelled() => return,
-    }
     let mut announced = None;
+    let mut remembered = Vec::new();
     let mut policy = host.options.policy.watch();
     let mut unmatched = Unmatched::default();
     loop {
@@ -36,6 +31,7 @@ pub async fn run(host: Arc<Host>) {
             again = !announce(&host, manifests).await;
             announced = (!again).then_some(text);
         }
+        remember(&host, &mut remembered).await;
         let earliest = Instant::now() + host.options.limits.announce_interval;
         tokio::select! {
             () = host.catalog.changed() => {}
@@ -45,6 +41,20 @@ pub async fn run(host: Arc<Host>) {
             () = host.shutdown.cancelled() => return,
         }
         tokio::time::sleep_until(earliest.max(Instant::now() + DEBOUNCE)).await;
+    }
+}
+
+/// Writes the lists to the file, if they have changed.
+async fn remember(host: &Host, remembered: &mut Vec<u8>) {
+    let Some(file) = host.options.catalog_file.clone() else { return };
+    let lists = host.catalog.to_remember();
+    if lists == *remembered {
+        return;
+    }
+    remembered.clone_from(&lists);
+    let written = tokio::task::spawn_blocking(move || toolbus_base::replace_file(&file, &lists)).await;
+    if let Err(error) = written.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+        tracing::warn!(%error, "could not write the lists to remember");
     }
 }
 

@@ -13,6 +13,8 @@ use toolbus_call::{CancelBy, Event};
 use toolbus_mcp::{Answer, Era, HostReply, HostRequest, Members, Notify, Rpc, empty_object};
 use toolbus_protocol::{InboxKind, InboxMessage};
 
+const ROOTS_CHANGED: &str = "notifications/roots/list_changed";
+
 impl Host {
     /// Handles one message of the host's mailbox. Never waits for a server.
     pub async fn dispatch(self: &Arc<Self>, message: InboxMessage) {
@@ -156,6 +158,8 @@ impl Host {
         let open = session.upstream.lock().await.clone().filter(|upstream| upstream.is_open());
         let upstream = match open {
             Some(upstream) => upstream,
+            // It is about the connection, and the first call that opens one says the same.
+            None if is_initialized || notify.method == ROOTS_CHANGED => return,
             // Opening the connection sends `notifications/initialized`.
             None => match server.session_upstream(self, &session, || initialize).await {
                 Ok(upstream) => upstream,

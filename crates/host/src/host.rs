@@ -13,6 +13,7 @@ use crate::pins::Pins;
 use crate::server::Server;
 use crate::tasks::TaskMemory;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -46,6 +47,8 @@ pub struct HostOptions {
     /// The call journal, which deduplicates calls so that each has at most one effect: across restarts if it is on disk,
     /// else within this process.
     pub journal: Arc<Journal>,
+    /// The file that remembers the lists of the servers for the next start.
+    pub catalog_file: Option<PathBuf>,
     /// Reports whether callers are connected; `None` asks the broker.
     pub callers: Option<Arc<dyn Callers>>,
 }
@@ -73,7 +76,7 @@ pub struct HostLimits {
     pub backoff: Duration,
     /// Maximum delay before a failed server is started again.
     pub longest_backoff: Duration,
-    /// How long the first announcement waits for servers that are starting.
+    /// How long a worker of the original waits for servers that are starting: it asks for the tools only once.
     pub start_quiet: Duration,
     /// Minimum time between two announcements.
     pub announce_interval: Duration,
@@ -159,6 +162,7 @@ impl HostOptions {
             audit: None,
             approvals: Arc::default(),
             journal: Arc::new(Journal::in_memory().expect("a journal in memory can be opened")),
+            catalog_file: None,
             callers: None,
         }
     }
@@ -214,6 +218,7 @@ impl Host {
     pub fn new(outbox: Outbox, options: HostOptions, draining: CancellationToken) -> Arc<Self> {
         let configs: Vec<_> = options.config.servers.iter().filter(|server| !server.disabled).cloned().collect();
         let catalog = Catalog::new(&configs).with_pins(Arc::clone(&options.pins));
+        let catalog = catalog.with_remembered(options.catalog_file.as_deref());
         options.pins.set_configured(configs.iter().map(|config| config.name.as_str()));
         let by_name = configs.iter().enumerate().map(|(index, config)| (config.name.clone(), index)).collect();
         let servers: Vec<_> =

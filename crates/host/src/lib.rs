@@ -18,6 +18,7 @@ mod failure;
 mod host;
 mod lanes;
 mod live_policy;
+mod open_error;
 mod original;
 mod outbox;
 
@@ -29,6 +30,7 @@ mod server;
 mod service;
 mod session;
 mod session_setup;
+mod spare;
 mod task_owners;
 mod tasks;
 mod translate;
@@ -37,6 +39,7 @@ mod upstream;
 
 pub use approvals::Approvals;
 pub use callers::Callers;
+pub use catalog::CATALOG_FILE;
 pub use catalog::names::Owners;
 pub use catalog::page::Viewer;
 pub use host::{HostLimits, HostOptions};

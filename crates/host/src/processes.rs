@@ -7,6 +7,7 @@ use toolbus_base::Share;
 
 pub struct Processes {
     free: Arc<Semaphore>,
+    max: usize,
     by_agent: Mutex<HashMap<String, u64>>,
 }
 
@@ -19,7 +20,12 @@ pub struct ProcessSlot {
 
 impl Processes {
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { free: Arc::new(Semaphore::new(max)), by_agent: Mutex::default() })
+        Arc::new(Self { free: Arc::new(Semaphore::new(max)), max, by_agent: Mutex::default() })
+    }
+
+    /// The share of an agent whose role has none. Of few slots, one agent may use nearly all.
+    pub fn default_share(&self) -> Share {
+        if self.max < 12 { Share::RUNNING } else { Share::HALF }
     }
 
     /// A free slot, if the agent has not used up its share.
@@ -65,14 +71,14 @@ mod tests {
     use super::*;
 
     fn take(processes: &Arc<Processes>, agent: &str, count: usize) -> Vec<ProcessSlot> {
-        (0..count).map_while(|_| processes.take(agent, Share::RUNNING)).collect()
+        (0..count).map_while(|_| processes.take(agent, processes.default_share())).collect()
     }
 
     #[test]
     fn an_agent_gets_its_share_and_others_still_find_a_slot() {
         let processes = Processes::new(32);
         let greedy = take(&processes, "greedy", 100);
-        assert_eq!(greedy.len(), 22);
+        assert_eq!(greedy.len(), 16);
         let others: Vec<_> = (0..3).map(|number| take(&processes, &format!("other{number}"), 1)).collect();
         assert!(others.iter().all(|taken| taken.len() == 1));
         drop(greedy);

@@ -3,13 +3,15 @@
 use crate::failure;
 use crate::host::Host;
 use crate::lanes::Lanes;
+use crate::open_error::OpenError;
 use crate::processes::{ProcessSlot, Processes};
 use crate::session::{Session, SessionId};
 use crate::session_setup::{restore_session_state, send_setup_request};
 use crate::tasks::TaskPermits;
-use crate::upstream::{OpenError, Upstream, Usage, host_initialize, server_down};
+use crate::upstream::{Upstream, Usage, host_initialize, server_down};
 use serde_json::json;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -39,10 +41,12 @@ pub struct Server {
     processes: Arc<Processes>,
     /// The tasks' share of the slots.
     pub task_sessions: TaskPermits,
-    modern: tokio::sync::Mutex<Option<Arc<Upstream>>>,
-    shared_legacy: tokio::sync::Mutex<Option<Arc<Upstream>>>,
-    /// The host's own connection to a legacy server, for reading its lists.
-    catalog: tokio::sync::Mutex<Option<Arc<Upstream>>>,
+    pub(super) modern: tokio::sync::Mutex<Option<Arc<Upstream>>>,
+    pub(super) shared_legacy: tokio::sync::Mutex<Option<Arc<Upstream>>>,
+    /// The host's own connection to a legacy server, for reading its lists, until a client takes it over.
+    pub(super) spare: Mutex<Option<Arc<Upstream>>>,
+    /// Whether the server was seen to list other tools than at first, which may depend on the client.
+    pub lists_vary: AtomicBool,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
     /// A search found no connection to close; until then, another one would not either, and there can be many sessions.
     nothing_idle_until: Mutex<Instant>,
@@ -60,7 +64,8 @@ impl Server {
             task_sessions: TaskPermits::of(config.max_sessions),
             modern: tokio::sync::Mutex::default(),
             shared_legacy: tokio::sync::Mutex::default(),
-            catalog: tokio::sync::Mutex::default(),
+            spare: Mutex::default(),
+            lists_vary: AtomicBool::new(false),
             sessions: Mutex::default(),
             nothing_idle_until: Mutex::new(Instant::now()),
             lanes: Arc::default(),
@@ -77,10 +82,18 @@ impl Server {
         self.config.session == SessionMode::Shared
     }
 
+    /// The server's eras, if it has started at least once.
+    pub fn known_eras(&self) -> Option<Arc<Eras>> {
+        match &*self.availability.borrow() {
+            Availability::Known(eras) => Some(Arc::clone(eras)),
+            Availability::Starting | Availability::Down(_) => None,
+        }
+    }
+
     /// The server's eras; waits for a server that is starting.
     pub async fn eras(&self, host: &Host) -> Result<Arc<Eras>, RpcError> {
-        if let Availability::Known(eras) = &*self.availability.borrow() {
-            return Ok(Arc::clone(eras));
+        if let Some(eras) = self.known_eras() {
+            return Ok(eras);
         }
         let mut availability = self.availability.subscribe();
         let known = availability.wait_for(|now| !matches!(now, Availability::Starting));
@@ -130,19 +143,6 @@ impl Server {
         Ok(Arc::clone(current.insert(upstream)))
     }
 
-    /// An initialized legacy connection for the host's own requests.
-    pub async fn catalog_upstream(&self, host: &Arc<Host>) -> Result<Arc<Upstream>, OpenError> {
-        let mut current = self.catalog.lock().await;
-        if let Some(old) = current.take() {
-            old.close().await;
-        }
-        let upstream = Upstream::open(host, &self.config, Era::Legacy, Usage::Catalog, None).await?;
-        current.replace(Arc::clone(&upstream));
-        upstream.initialize(host, &self.config, host_initialize(Usage::Catalog)).await?;
-        upstream.connection.notify("notifications/initialized", None).await?;
-        Ok(upstream)
-    }
-
     /// The session's connection to a legacy server. If there is none, it is opened with the client's own `initialize`.
     pub async fn session_upstream(
         &self,
@@ -158,9 +158,7 @@ impl Server {
         let upstream = if self.is_shared() {
             self.shared_upstream(host).await?
         } else {
-            let upstream = self.open_own(host, session, initialize()).await?;
-            upstream.connection.notify("notifications/initialized", None).await?;
-            upstream
+            self.open_own(host, session, initialize()).await?
         };
         session.set_initialized(true);
         upstream.add_session(session);
@@ -171,25 +169,18 @@ impl Server {
         Ok(Arc::clone(current.insert(upstream)))
     }
 
-    /// Handles a client's own `initialize`: replaces any connection by a new one. `notifications/initialized` follows
-    /// later.
-    pub async fn initialize(&self, host: &Arc<Host>, session: &Arc<Session>, params: Raw) -> Result<Raw, OpenError> {
+    /// Handles a client's own `initialize` at a shared server.
+    pub async fn initialize_shared(
+        &self,
+        host: &Arc<Host>,
+        session: &Arc<Session>,
+        params: &Raw,
+    ) -> Result<Raw, OpenError> {
         let mut current = session.upstream.lock().await;
-        if let Some(old) = current.take().filter(|_| !self.is_shared()) {
-            old.close().await;
-        }
-        let (upstream, handshake) = if self.is_shared() {
-            let upstream = self.shared_upstream(host).await?;
-            session.set_initialized(true);
-            let handshake = in_version_of(&params, upstream.handshake());
-            (upstream, handshake)
-        } else {
-            let upstream = self.open_own(host, session, params).await?;
-            session.set_initialized(false);
-            let handshake = upstream.handshake();
-            (upstream, handshake)
-        };
+        let upstream = self.shared_upstream(host).await?;
+        session.set_initialized(true);
         upstream.add_session(session);
+        let handshake = in_version_of(params, upstream.handshake());
         *current = Some(upstream);
         Ok(handshake)
     }
@@ -205,14 +196,22 @@ impl Server {
             Some(slot) => slot,
             None => self.free_slot(host, session).await.ok_or_else(full)?,
         };
+        if let Some(spare) = self.take_spare(&initialize) {
+            spare.take_over(slot);
+            return Ok(spare);
+        }
         let upstream = Upstream::open(host, &self.config, Era::Legacy, Usage::Own, Some(slot)).await?;
-        upstream.initialize(host, &self.config, initialize).await?;
+        let initialized = upstream.initialize(host, &self.config, initialize).await;
+        self.try_legacy(host, initialized.as_ref().map(|()| upstream.handshake()));
+        initialized?;
+        upstream.connection.notify("notifications/initialized", None).await?;
         Ok(upstream)
     }
 
     /// A slot for the session's connection. If its agent may not have one more, an idle connection is closed.
     async fn free_slot(&self, host: &Host, session: &Session) -> Option<ProcessSlot> {
-        let take = || self.processes.take(session.id.agent(), session.share.unwrap_or(Share::RUNNING));
+        let take =
+            || self.processes.take(session.id.agent(), session.share.unwrap_or_else(|| self.processes.default_share()));
         if let Some(slot) = take() {
             return Some(slot);
         }
@@ -343,10 +342,10 @@ impl Server {
         let sessions: Vec<_> =
             self.sessions.lock().expect("no code panics while it holds this lock").drain().map(|(_, s)| s).collect();
         self.end_sessions(sessions).await;
-        for current in [&self.modern, &self.shared_legacy, &self.catalog] {
-            if let Some(upstream) = current.lock().await.take() {
-                upstream.close().await;
-            }
+        let spare = self.spare.lock().expect("no code panics while it holds this lock").take();
+        let shared = [self.modern.lock().await.take(), self.shared_legacy.lock().await.take()];
+        for upstream in shared.into_iter().flatten().chain(spare) {
+            upstream.close().await;
         }
     }
 
@@ -366,8 +365,8 @@ impl Server {
     }
 }
 
-/// The `initialize` result of a shared connection, with the older protocol version that this client requested.
-fn in_version_of(initialize: &Raw, handshake: Raw) -> Raw {
+/// The `initialize` result of another client, with the older protocol version that this client requested.
+pub fn in_version_of(initialize: &Raw, handshake: Raw) -> Raw {
     let answer = || {
         let requested = toolbus_mcp::Members::of(Some(initialize)).ok()?.text("protocolVersion")?;
         let mut members = toolbus_mcp::Members::of(Some(&handshake)).ok()?.clone();

@@ -227,7 +227,9 @@ impl Session {
     pub fn take_strays(&self, wants_log: bool) -> Strays {
         let (sender, receiver) = mpsc::channel(MAX_STRAYS);
         let suspended = Arc::new(AtomicBool::new(false));
-        self.lock().stray_senders.push(StraySender { sender, suspended: Arc::clone(&suspended), wants_log });
+        let mut state = self.lock();
+        state.stray_senders.retain(|other| !other.sender.is_closed());
+        state.stray_senders.push(StraySender { sender, suspended: Arc::clone(&suspended), wants_log });
         Strays { receiver, suspended }
     }
 
@@ -378,5 +380,19 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.replace_listening(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_ended_leave_nothing_behind() {
+        let id = SessionId { mailbox: "bob".into(), key: "s".into() };
+        let session = Session::new(id, Era::Modern, None);
+        (0..9).for_each(|_| drop(session.take_strays(true)));
+        let _running = session.take_strays(true);
+        assert_eq!(session.lock().stray_senders.len(), 1);
     }
 }

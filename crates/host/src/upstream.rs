@@ -4,17 +4,21 @@ use crate::calls::Slot;
 use crate::catalog::KnownTools;
 use crate::failure;
 use crate::host::Host;
+use crate::open_error::OpenError;
 use crate::processes::ProcessSlot;
 use crate::session::{Session, Stray};
 use crate::translate::{legacy_on_modern::ClientIdentity, listen};
 use serde_json::json;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Era, HostEvent, Id, LATEST_LEGACY, ListKind, Outcome, Raw, RpcError, codes, empty_object, raw};
 use toolbus_protocol::{ErrorCode, MsgId};
-use toolbus_upstream::{CallEvent, ConnectionOptions, ServerConfig, ServerConnection, ServerError, ServerEvent};
+use toolbus_upstream::{
+    CallEvent, ConnectionOptions, ProbedConnection, ServerConfig, ServerConnection, ServerError, ServerEvent,
+};
 
 /// Server events that wait to be forwarded; beyond that, backpressure stops reading from the server.
 const MAX_QUEUED_EVENTS: usize = 256;
@@ -22,12 +26,10 @@ const MAX_QUEUED_EVENTS: usize = 256;
 /// What a connection is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
-    /// The session of one client.
+    /// The session of one client, or the host itself until a client takes the connection over (`spare`).
     Own,
     /// All clients.
     Shared,
-    /// The host itself, for reading the server's lists.
-    Catalog,
 }
 
 pub struct Upstream {
@@ -44,42 +46,12 @@ pub struct Upstream {
     list_changes: watch::Sender<u64>,
     /// The tools that this connection lists. Locked while they are read, so that they are read once.
     pub tools: tokio::sync::Mutex<Option<KnownTools>>,
+    has_other_tools: AtomicBool,
     closed: CancellationToken,
+    /// Whether a client has taken over the host's own connection.
+    taken_over: AtomicBool,
     /// The connection's slot of `max_sessions`, released when the connection closes.
     slot: Mutex<Option<ProcessSlot>>,
-}
-
-/// Why a session could not be opened.
-pub enum OpenError {
-    Server(ServerError),
-    /// The server's error response to `initialize`.
-    Refused(Raw),
-    /// A limit of the host.
-    Host(RpcError),
-}
-
-impl From<ServerError> for OpenError {
-    fn from(error: ServerError) -> Self {
-        Self::Server(error)
-    }
-}
-
-impl OpenError {
-    pub fn into_outcome(self) -> Outcome {
-        match self {
-            Self::Server(error) => error.to_rpc_error().into(),
-            Self::Refused(error) => Outcome::Error(error),
-            Self::Host(error) => error.into(),
-        }
-    }
-
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Server(error) => error.to_string(),
-            Self::Refused(error) => format!("the server refused `initialize`: {error}"),
-            Self::Host(error) => error.message.clone(),
-        }
-    }
 }
 
 impl Upstream {
@@ -94,6 +66,18 @@ impl Upstream {
         let (sender, events) = mpsc::channel(MAX_QUEUED_EVENTS);
         let options = ConnectionOptions { map_tokens: usage == Usage::Shared, ..host.options.connection.clone() };
         let connection = ServerConnection::open(config, era, &options, sender).await?;
+        Ok(Self::on(host, config, ProbedConnection { connection, events }, usage, slot))
+    }
+
+    /// On a connection that is open.
+    pub fn on(
+        host: &Arc<Host>,
+        config: &ServerConfig,
+        opened: ProbedConnection,
+        usage: Usage,
+        slot: Option<ProcessSlot>,
+    ) -> Arc<Self> {
+        let ProbedConnection { connection, events } = opened;
         let upstream = Arc::new(Self {
             connection,
             usage,
@@ -103,7 +87,9 @@ impl Upstream {
             log_receivers: Mutex::default(),
             list_changes: watch::Sender::new(0),
             tools: tokio::sync::Mutex::default(),
+            has_other_tools: AtomicBool::new(false),
             closed: CancellationToken::new(),
+            taken_over: AtomicBool::new(false),
             slot: Mutex::new(slot),
         });
         host.tracker.spawn(forward_events(
@@ -112,7 +98,18 @@ impl Upstream {
             Arc::downgrade(host),
             events,
         ));
-        Ok(upstream)
+        upstream
+    }
+
+    /// The host's own connection becomes that of a client, in this slot.
+    pub fn take_over(&self, slot: ProcessSlot) {
+        self.taken_over.store(true, Ordering::Relaxed);
+        let mut current = self.slot.lock().expect("no code panics while it holds this lock");
+        *current = Some(slot).filter(|_| !self.closed.is_cancelled());
+    }
+
+    pub fn is_taken_over(&self) -> bool {
+        self.taken_over.load(Ordering::Relaxed)
     }
 
     /// Initializes a legacy server, without sending `notifications/initialized`.
@@ -168,6 +165,16 @@ impl Upstream {
 
     pub fn count_of_list_changes(&self) -> u64 {
         *self.list_changes.borrow()
+    }
+
+    /// Whether the lists of the connection may differ from those of the catalog.
+    pub fn has_own_lists(&self) -> bool {
+        self.has_other_tools.load(Ordering::Relaxed) || self.count_of_list_changes() > 0
+    }
+
+    /// The connection lists other tools than the catalog. Returns true the first time.
+    pub fn set_other_tools(&self) -> bool {
+        !self.has_other_tools.swap(true, Ordering::Relaxed)
     }
 
     pub fn add_session(&self, session: &Arc<Session>) {
@@ -339,7 +346,7 @@ async fn forward_events(
 pub fn host_initialize(usage: Usage) -> Raw {
     let capabilities = match usage {
         Usage::Shared => json!({"elicitation": {}, "sampling": {}}),
-        Usage::Own | Usage::Catalog => json!({}),
+        Usage::Own => json!({}),
     };
     let info = json!({"name": "toolbus", "version": env!("CARGO_PKG_VERSION")});
     raw(&json!({"protocolVersion": LATEST_LEGACY, "capabilities": capabilities, "clientInfo": info}))
@@ -350,12 +357,6 @@ pub fn host_listen(discover: &Raw) -> Option<Raw> {
     let filter = listen::Filter::everything(discover, Default::default());
     let params = raw(&json!({"notifications": filter.to_raw()}));
     (!filter.is_empty()).then(|| ClientIdentity::of_host().add_envelope(Some(&params), None).unwrap_or(params))
-}
-
-impl From<OpenError> for Outcome {
-    fn from(error: OpenError) -> Self {
-        error.into_outcome()
-    }
 }
 
 /// The error for a server that is down.

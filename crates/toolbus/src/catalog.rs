@@ -1,6 +1,7 @@
 //! The tools of all hosts, from the manifests at the broker: the list of `tools`, and the lookup of `call`.
 
 use crate::failure::Failure;
+use crate::output::print_error;
 use serde_json::Value;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -31,19 +32,42 @@ pub struct KnownTool<'a> {
     pub definition: &'a Raw,
 }
 
-/// How long to wait for the manifest of a host that is starting.
+/// How long to wait for the manifest of a host that is starting, and for the lists of its servers.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long to wait for a tool that a server may have that is starting. A package runner may have to download it first.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Catalog {
     /// Asks the broker for the manifests. If there is no host or a server is starting, waits a short time for changes.
     pub async fn fetch(client: &BrokerClient, only_host: Option<&str>) -> Result<Self, Failure> {
-        let until = Instant::now() + SETTLE_TIMEOUT;
+        Self::fetch_until(client, only_host, SETTLE_TIMEOUT, Self::is_settled).await
+    }
+
+    /// The same for a command that needs this tool: it waits until the tool is listed, as long as a server is starting.
+    pub async fn fetch_for(client: &BrokerClient, only_host: Option<&str>, tool: &str) -> Result<Self, Failure> {
+        let is_enough = |catalog: &Self| catalog.is_settled() || catalog.has(tool);
+        let catalog = Self::fetch_until(client, only_host, SETTLE_TIMEOUT, is_enough).await?;
+        let starting = catalog.starting();
+        if is_enough(&catalog) || starting.is_empty() {
+            return Ok(catalog);
+        }
+        print_error(format!("waiting for {tool}: starting {}", starting.join(", ")));
+        Self::fetch_until(client, only_host, START_TIMEOUT, is_enough).await
+    }
+
+    async fn fetch_until(
+        client: &BrokerClient,
+        only_host: Option<&str>,
+        limit: Duration,
+        is_enough: impl Fn(&Self) -> bool,
+    ) -> Result<Self, Failure> {
+        let until = Instant::now() + limit;
         let mut changes = None;
         loop {
             let mut catalog = Self::now(client).await?;
             let known: Vec<String> = catalog.hosts.iter().map(|host| host.name.clone()).collect();
             catalog.hosts.retain(|host| only_host.is_none_or(|only| only == host.name));
-            if catalog.is_settled() || Instant::now() >= until {
+            if is_enough(&catalog) || Instant::now() >= until {
                 return match only_host {
                     Some(host) if catalog.hosts.is_empty() => {
                         Err(Failure::UnknownHost { host: host.to_owned(), known })
@@ -75,9 +99,21 @@ impl Catalog {
     }
 
     fn is_settled(&self) -> bool {
-        let starting = |server: &ServerManifest| server.state == ServerState::Starting;
-        !self.hosts.is_empty()
-            && !self.hosts.iter().any(|host| host.online && host.manifest.servers.iter().any(starting))
+        !self.hosts.is_empty() && self.starting().is_empty()
+    }
+
+    /// The servers of connected hosts that are starting.
+    fn starting(&self) -> Vec<&str> {
+        let servers = self.hosts.iter().filter(|host| host.online).flat_map(|host| &host.manifest.servers);
+        let starting = servers.filter(|server| server.state == ServerState::Starting);
+        starting.map(|server| server.name.as_str()).collect()
+    }
+
+    /// Whether the tool is listed, or held back.
+    fn has(&self, name: &str) -> bool {
+        let mut servers = self.hosts.iter().flat_map(|host| &host.manifest.servers);
+        self.tools().any(|tool| tool.name() == name)
+            || servers.any(|server| server.withheld.iter().any(|withheld| withheld == name))
     }
 
     pub fn tools(&self) -> impl Iterator<Item = KnownTool<'_>> {

@@ -1,13 +1,13 @@
-//! Opens the bus for an MCP frontend. It waits briefly for hosts that are starting: a client that initializes before
-//! they have announced their manifests would see no tools.
+//! Opens the bus for an MCP frontend. It waits briefly until something is known about a server: a client that initializes
+//! before that would see no tools. Servers that start later are announced to the client.
 
 use std::sync::Arc;
 use std::time::Duration;
 use toolbus_client::{BrokerClient, BrokerResult};
-use toolbus_mcp::ServerState;
+use toolbus_mcp::{ServerManifest, ServerState};
 use toolbus_worker::{Bus, BusClient, HostEntry, Hosts};
 
-/// How long to wait for hosts that are starting.
+/// How long to wait for hosts and servers that are starting.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub async fn open(client: BrokerClient) -> BrokerResult<Arc<BusClient>> {
@@ -19,9 +19,7 @@ pub async fn open(client: BrokerClient) -> BrokerResult<Arc<BusClient>> {
 }
 
 fn is_settled(hosts: &Hosts) -> bool {
-    let starting = |host: &HostEntry| {
-        let servers = &host.manifest.servers;
-        host.away_since_ms.is_none() && servers.iter().any(|server| server.state == ServerState::Starting)
-    };
-    !hosts.is_empty() && !hosts.iter().any(starting)
+    let is_known = |server: &ServerManifest| server.state != ServerState::Starting || !server.tools.is_empty();
+    let has_known = |host: &HostEntry| host.manifest.servers.is_empty() || host.manifest.servers.iter().any(is_known);
+    hosts.iter().any(has_known)
 }

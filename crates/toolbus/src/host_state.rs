@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toolbus_audit::{AuditLog, AuditOptions};
 use toolbus_host::pins::LOCK_FILE;
-use toolbus_host::{Approvals, HostOptions, PinOptions, Pins};
+use toolbus_host::{Approvals, CATALOG_FILE, HostOptions, PinOptions, Pins};
 use toolbus_journal::{Journal, JournalOptions};
 use toolbus_ship::{ShipOptions, Shipper, Target};
 use toolbus_upstream::PinMode;
@@ -53,6 +53,7 @@ impl StateFolder {
             audit: Some(audit.clone()),
         };
         options.pins = Arc::new(Pins::open(pins)?);
+        options.catalog_file = Some(folder.join(CATALOG_FILE));
         options.journal = self.open_journal(&folder.join(JOURNAL_FOLDER))?;
         let approvals = Approvals::open(&folder);
         options.approvals = Arc::new(approvals.map_err(|source| Failure::State { folder, source })?);

@@ -14,15 +14,14 @@ const LISTEN: &str = "subscriptions/listen";
 const CANCELLED: &str = "notifications/cancelled";
 
 pub(crate) struct Calls {
-    era: Era,
-    map_tokens: bool,
     /// Errors quote servers, and servers may quote the secrets that they were given.
     redactor: Redactor,
     table: Mutex<Table>,
 }
 
-#[derive(Default)]
 struct Table {
+    era: Era,
+    map_tokens: bool,
     last_id: u64,
     open: HashMap<u64, Open>,
     /// Keyed by the JSON text of the token that the server was given.
@@ -89,7 +88,23 @@ pub(crate) enum Answered {
 
 impl Calls {
     pub fn new(era: Era, map_tokens: bool, redactor: Redactor) -> Self {
-        Self { era, map_tokens, redactor, table: Mutex::default() }
+        let table = Table {
+            era,
+            map_tokens,
+            last_id: 0,
+            open: HashMap::new(),
+            tokens: HashMap::new(),
+            old_tokens: VecDeque::new(),
+            abandoned: VecDeque::new(),
+            closed: None,
+        };
+        Self { redactor, table: Mutex::new(table) }
+    }
+
+    /// Sets the era that the probe found, and whether clients will share the connection.
+    pub fn set_use(&self, era: Era, map_tokens: bool) {
+        let mut table = self.lock();
+        (table.era, table.map_tokens) = (era, map_tokens);
     }
 
     pub fn open(&self, server: &str, method: &str, params: Option<Raw>) -> Result<NewCall, ServerError> {
@@ -123,7 +138,7 @@ impl Calls {
     ) -> Result<(String, Option<Raw>), toolbus_mcp::MembersError> {
         let text = token.get().to_owned();
         let taken = table.tokens.get(&text).is_some_and(|other| table.open.contains_key(&other.call));
-        if !self.map_tokens && !taken {
+        if !table.map_tokens && !taken {
             table.old_tokens.retain(|old| *old != text);
             table.tokens.insert(text.clone(), Token { call, original: None });
             return Ok((text, params));
@@ -148,10 +163,10 @@ impl Calls {
             return table.destination(Some(token.call));
         }
         // If several clients share the connection, progress under an unknown token must not reach an unrelated call.
-        if method == PROGRESS && self.map_tokens {
+        if method == PROGRESS && table.map_tokens {
             return Destination::Owner;
         }
-        if self.era == Era::Modern
+        if table.era == Era::Modern
             && let Some(listen) = subscription(params)
         {
             return table.destination(Some(listen));
@@ -168,7 +183,7 @@ impl Calls {
     /// The request that a modern server ends with `notifications/cancelled`. Legacy servers use it to cancel their own
     /// requests, not the client's.
     pub fn ended_by_server(&self, method: &str, params: &Option<Raw>) -> Option<(u64, String)> {
-        if self.era == Era::Legacy || method != CANCELLED {
+        if method != CANCELLED || self.lock().era == Era::Legacy {
             return None;
         }
         let params = Members::of(params.as_ref()).ok()?;

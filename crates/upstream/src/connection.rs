@@ -87,6 +87,12 @@ impl ServerConnection {
         Ok(Self(Arc::new(Handle { inbound, link })))
     }
 
+    /// Sets the era and the use of a connection that was opened to find out its era: `shared` maps progress tokens, as
+    /// [`ConnectionOptions::map_tokens`] does. Call it before the first call with a progress token.
+    pub(crate) fn set_use(&self, era: Era, shared: bool) {
+        self.0.inbound.calls.set_use(era, shared);
+    }
+
     /// Sends a request under a new id. The `progressToken` in its `_meta` may be replaced as well; events of the call
     /// carry the caller's original token.
     pub async fn start(&self, method: &str, params: Option<Raw>) -> Result<ServerCall, ServerError> {

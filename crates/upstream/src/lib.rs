@@ -35,5 +35,5 @@ pub use guard::guard_main;
 pub use in_process::{Caller, InProcessServer};
 pub use inbound::Oddities;
 pub use options::{ConnectionOptions, GuardCommand};
-pub use probe::{Eras, probe};
+pub use probe::{Eras, Probed, ProbedConnection, probe};
 pub use secrets::{Redactor, SecretSettings, Source};

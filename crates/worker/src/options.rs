@@ -13,6 +13,8 @@ pub struct WorkerOptions {
     pub listen_deadline: Duration,
     /// How long a merged list waits for one server before the server's part is taken from its manifest.
     pub list_patience: Duration,
+    /// How long a request to all hosts or servers, such as for their tasks, waits for each of them.
+    pub gather_patience: Duration,
     /// How long a modern client that declares tasks waits for a tool before the call becomes a task. `None`: only calls
     /// to absent hosts become tasks.
     pub task_after: Option<Duration>,
@@ -32,7 +34,8 @@ impl Default for WorkerOptions {
             host: None,
             call_deadline: Duration::from_secs(3600),
             listen_deadline: Duration::from_secs(24 * 3600),
-            list_patience: Duration::from_secs(10),
+            list_patience: Duration::from_secs(1),
+            gather_patience: Duration::from_secs(10),
             task_after: None,
             fail_fast: false,
             away_progress: Duration::from_secs(15),

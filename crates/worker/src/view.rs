@@ -82,12 +82,15 @@ impl View {
         self.routes().param_headers(tool)
     }
 
-    /// Whether both views show a client the same list of that kind.
-    pub fn same_list(&self, other: &Self, kind: ListKind) -> bool {
-        fn list(view: &View, kind: ListKind) -> impl Iterator<Item = &str> {
-            view.upstreams.iter().flat_map(move |upstream| upstream.manifest().items(kind)).map(|item| item.get())
-        }
-        list(self, kind).eq(list(other, kind))
+    /// The servers whose list of that kind differs from the earlier view, also those that it lacks or that are gone.
+    pub fn changed_servers<'a>(&'a self, earlier: &'a Self, kind: ListKind) -> Vec<&'a Arc<Upstream>> {
+        let items = |view: &'a Self, upstream: &Upstream| {
+            let known = view.find(&upstream.host, upstream.server());
+            known.into_iter().flat_map(move |known| known.manifest().items(kind)).map(|item| item.get())
+        };
+        let is_gone = |upstream: &&Arc<Upstream>| self.find(&upstream.host, upstream.server()).is_none();
+        let all = self.upstreams.iter().chain(earlier.upstreams.iter().filter(is_gone));
+        all.filter(|upstream| !items(self, upstream).eq(items(earlier, upstream))).collect()
     }
 
     fn routes(&self) -> &Routes {
@@ -106,10 +109,20 @@ impl Upstream {
         &self.manifest().name
     }
 
-    /// True if the server can't answer now, because its host is away or the server is down. Lists are then answered
-    /// from the manifest.
+    /// True if the server can't answer now, because its host is away, or the server is down or starting. Lists are then
+    /// answered from the manifest.
     pub fn is_out(&self) -> bool {
-        self.away_since_ms.is_some() || self.manifest().state == ServerState::Down
+        self.away_since_ms.is_some() || self.manifest().state != ServerState::Up
+    }
+
+    /// Whether the server is being started, and nothing is known about it from earlier.
+    pub fn is_unknown(&self) -> bool {
+        self.manifest().state == ServerState::Starting && self.greeting(Era::Modern).is_none()
+    }
+
+    /// Whether the server is known to speak only the legacy era.
+    pub fn is_legacy_only(&self) -> bool {
+        self.manifest().discover.is_none() && self.manifest().initialize.is_some()
     }
 
     /// The server's `initialize` or `server/discover` result, preferably of the given era.

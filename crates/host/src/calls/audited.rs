@@ -37,10 +37,15 @@ impl Host {
 
     /// Audits the end of a call, once.
     pub(super) async fn audit_end(&self, slot: &Slot) {
-        let Some((outcome, result_bytes)) = slot.state().outcome.take() else { return };
-        let Some(audit) = &self.options.audit else { return };
-        if slot.parsed.subject.name.is_none() {
-            return;
+        let record = self.end_of(slot);
+        self.audit_ended(record).await;
+    }
+
+    /// The record of the end of a call that is not audited yet.
+    pub(super) fn end_of(&self, slot: &Slot) -> Option<Record> {
+        let (outcome, result_bytes) = slot.state().outcome.take()?;
+        if self.options.audit.is_none() || slot.parsed.subject.name.is_none() {
+            return None;
         }
         let started_at = slot.state().started_at;
         let queued = started_at.map_or(slot.received_at.elapsed(), |started_at| started_at - slot.received_at);
@@ -52,7 +57,11 @@ impl Host {
             request_bytes: slot.parsed.rpc.params.as_ref().map_or(0, |params| params.get().len() as u64),
             result_bytes: result_bytes as u64,
         };
-        let record = Record::Call { caller: audit_caller(slot), subject: slot.parsed.subject.clone(), end };
+        Some(Record::Call { caller: audit_caller(slot), subject: slot.parsed.subject.clone(), end })
+    }
+
+    pub(super) async fn audit_ended(&self, record: Option<Record>) {
+        let (Some(audit), Some(record)) = (&self.options.audit, record) else { return };
         if let Err(error) = audit.post(record).await {
             tracing::error!(%error, "could not audit the end of a call");
         }

@@ -3,6 +3,9 @@
 use super::answers::Given;
 use super::authorise::bad_params;
 use super::flow::{Flow, Kind, Phase};
+use super::from_catalog;
+use super::not_connected::NotConnected;
+use super::own_lists::notify_of_other_tools;
 use super::own_params::own_params;
 use super::rounds::{self, Rounds};
 use super::slot::Slot;
@@ -12,13 +15,14 @@ use crate::catalog::names::own_name;
 use crate::failure;
 use crate::host::Host;
 use crate::lanes::Lane;
+use crate::open_error::OpenError;
 use crate::session::{InUse, Session};
 use crate::session_setup::set_level;
 use crate::translate::legacy_on_modern::{self, ClientIdentity};
-use crate::translate::listen::LISTEN;
+use crate::translate::listen::{Filter, LISTEN};
 use crate::translate::modern_on_legacy::{self, Envelope, Repetition};
 use crate::translate::{client_can, server_has};
-use crate::upstream::{OpenError, Upstream, Usage};
+use crate::upstream::{Upstream, Usage};
 use std::sync::Arc;
 use toolbus_mcp::{Era, Members, MembersError, Outcome, Raw, Rpc, RpcError, codes, empty_object, meta};
 use toolbus_protocol::ErrorCode;
@@ -29,41 +33,6 @@ pub enum Connected {
     Link(Box<Link>),
     /// Without the server.
     Answered(Given),
-}
-
-/// Why a call can't be sent.
-pub enum NotConnected {
-    /// The server can't be started or reached, which its circuit breaker counts.
-    ServerFailed(Given),
-    Refused(Given),
-}
-
-impl<T: Into<Given>> From<T> for NotConnected {
-    fn from(answer: T) -> Self {
-        Self::Refused(answer.into())
-    }
-}
-
-impl From<OpenError> for NotConnected {
-    fn from(error: OpenError) -> Self {
-        match error {
-            OpenError::Server(error) => Self::of_server(&error),
-            OpenError::Refused(error) => Self::Refused(Outcome::Error(error).into()),
-            OpenError::Host(error) => Self::Refused(error.into()),
-        }
-    }
-}
-
-impl NotConnected {
-    pub fn of_server(error: &ServerError) -> Self {
-        let answer = error.to_rpc_error().into();
-        if is_failure(error) { Self::ServerFailed(answer) } else { Self::Refused(answer) }
-    }
-}
-
-/// Whether the error counts as a failure of the server for its circuit breaker.
-pub fn is_failure(error: &ServerError) -> bool {
-    [ErrorCode::ServerDown, ErrorCode::ServerDied].iter().any(|code| code.code() == error.code())
 }
 
 /// A connection for one call, and how the call is translated on it.
@@ -82,6 +51,8 @@ enum Style {
     Listen,
     /// A modern client listens to a legacy server.
     ListenOnLegacy,
+    /// It listens to changes of lists only, which needs no connection.
+    ListenToLists(Filter),
     ModernOnLegacy(Box<Envelope>),
     /// A modern client repeats its request to answer a request of the server.
     Continue(Box<Envelope>, Repetition),
@@ -114,15 +85,28 @@ pub async fn connect(host: &Arc<Host>, slot: &Slot) -> Result<Connected, NotConn
 }
 
 async fn find_connection(host: &Arc<Host>, slot: &Slot) -> Result<Connected, NotConnected> {
-    let params = own_params(&slot.server, &slot.parsed.rpc, slot.parsed.key())?;
     let eras = slot.server.eras(host).await.map_err(|error| NotConnected::ServerFailed(error.into()))?;
-    let era = slot.server.era_for(slot.parsed.rpc.client.era, &eras);
+    let connected = connect_in(host, slot, &eras).await;
+    // The first legacy session of a modern server may show that the server does not speak that era.
+    let eras_now = slot.server.known_eras().filter(|_| eras.legacy_untried && connected.is_err());
+    match eras_now.filter(|now| !now.speaks(Era::Legacy)) {
+        Some(now) => connect_in(host, slot, &now).await,
+        None => connected,
+    }
+}
+
+async fn connect_in(host: &Arc<Host>, slot: &Slot, eras: &Arc<Eras>) -> Result<Connected, NotConnected> {
+    if let Some(answer) = from_catalog::answer(host, slot, eras).await? {
+        return Ok(Connected::Answered(answer));
+    }
+    let params = own_params(&slot.server, &slot.parsed.rpc, slot.parsed.key())?;
+    let era = slot.server.era_for(slot.parsed.rpc.client.era, eras);
     slot.state().era = Some(era);
     match (slot.parsed.rpc.client.era, era) {
         (Era::Legacy, Era::Legacy) => legacy(host, slot, params).await,
-        (Era::Modern, Era::Modern) => modern(host, slot, &eras, params).await,
-        (Era::Modern, Era::Legacy) => modern_on_legacy(host, slot, &eras, params).await,
-        (Era::Legacy, Era::Modern) => legacy_on_modern(host, slot, &eras, params).await,
+        (Era::Modern, Era::Modern) => modern(host, slot, eras, params).await,
+        (Era::Modern, Era::Legacy) => modern_on_legacy(host, slot, eras, params).await,
+        (Era::Legacy, Era::Modern) => legacy_on_modern(host, slot, eras, params).await,
     }
 }
 
@@ -147,7 +131,7 @@ async fn legacy(host: &Arc<Host>, slot: &Slot, params: Option<Raw>) -> Result<Co
     let in_use = Some(session.begin_use());
     if rpc.method == "initialize" {
         let params = rpc.params.clone().unwrap_or_else(empty_object);
-        let handshake = slot.server.initialize(host, &session, params).await?;
+        let handshake = slot.server.initialize_shared(host, &session, &params).await?;
         return Ok(Connected::Answered(Outcome::Result(handshake).into()));
     }
     let Some(initialize) = &rpc.client.initialize else { return Err(without_session().into()) };
@@ -173,11 +157,12 @@ async fn modern_on_legacy(
 ) -> Result<Connected, NotConnected> {
     let rpc = &slot.parsed.rpc;
     let envelope = Box::new(Envelope::of(rpc.params.as_ref())?);
-    if rpc.method == "server/discover"
-        && let Some(initialize) = &eras.legacy
+    if rpc.method == LISTEN
+        && let Some(handshake) = eras.legacy.as_ref().filter(|_| !slot.server.is_shared())
+        && let Some(wanted) = Filter::of_listen(rpc.params.as_ref()).ok().filter(|wanted| wanted.uris.is_empty())
     {
-        let discovered = modern_on_legacy::discover(initialize).map_err(|error| bad_result(slot, &error))?;
-        return Ok(Connected::Answered(Outcome::Result(discovered).into()));
+        let style = Style::ListenToLists(wanted.honoured_by(handshake));
+        return Ok(linked(Link { upstream: None, session: None, in_use: None, lane: None, params: None, style }));
     }
     if modern_on_legacy::is_removed(&rpc.method) {
         return Err(RpcError::method_not_found(&rpc.method).into());
@@ -265,6 +250,14 @@ fn linked(link: Link) -> Connected {
 }
 
 impl Link {
+    /// The changes of lists that the call listens to, if these are all.
+    pub fn list_changes(&self) -> Option<Filter> {
+        match &self.style {
+            Style::ListenToLists(filter) => Some(filter.clone()),
+            _ => None,
+        }
+    }
+
     /// Reads the tools that the connection lists, unless they are known. Whether the call may be sent is decided when it is
     /// authorised again.
     async fn read_tools(&self, host: &Arc<Host>, slot: &Slot) -> Result<(), ServerError> {
@@ -283,6 +276,9 @@ impl Link {
         let era = slot.state().era.unwrap_or(slot.parsed.rpc.client.era);
         let reader = Reader { host, server: &slot.server, upstream, era };
         let listed = reader.listed_tools(own).await?;
+        if let Some(session) = self.session.as_ref().filter(|_| upstream.usage == Usage::Own) {
+            notify_of_other_tools(host, &slot.server, session, upstream, &listed).await;
+        }
         slot.state().listed = Some(listed);
         Ok(())
     }
@@ -317,7 +313,7 @@ impl Link {
         let kind = match style {
             Style::Pass | Style::Continue(..) => Kind::Pass,
             Style::Listen => Kind::Listen,
-            Style::ListenOnLegacy => Kind::ListenOnLegacy,
+            Style::ListenOnLegacy | Style::ListenToLists(_) => Kind::ListenOnLegacy,
             Style::ModernOnLegacy(envelope) => {
                 let wants_log = envelope.log_level.is_some();
                 let strays = session.as_ref().map(|session| session.take_strays(wants_log));

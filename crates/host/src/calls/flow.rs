@@ -2,7 +2,8 @@
 //! translations are functions in `translate`.
 
 use super::answers::Given;
-use super::connect::{NotConnected, bad_result, forget, is_failure, not_taken};
+use super::connect::{bad_result, forget, not_taken};
+use super::not_connected::{NotConnected, is_failure};
 use super::notified::Notified;
 use super::rounds::{Asking, Rounds};
 use super::slot::Slot;

@@ -5,12 +5,15 @@
 
 use super::authorise::bad_params;
 use super::flow::{Flow, FlowEnd};
-use crate::session::Listener;
+use super::slot::Slot;
+use crate::host::Host;
+use crate::session::{Listener, Session};
 use crate::session_setup::send_setup_request;
 use crate::translate::listen::{self, Filter};
 use serde_json::json;
 use std::sync::Arc;
-use toolbus_mcp::{Outcome, Raw, meta};
+use toolbus_mcp::{Era, Outcome, Raw, RpcError, meta};
+use toolbus_protocol::MsgId;
 
 impl Flow {
     /// Subscribes, and acknowledges the listen: the acknowledgement must be the first message on the stream.
@@ -59,6 +62,30 @@ impl Drop for Flow {
     fn drop(&mut self) {
         self.stop_listening();
         self.give_back_strays();
+    }
+}
+
+/// Listens to changes of lists only, which needs no process: as soon as the session has one, its changes are delivered here,
+/// and those of the catalog reach the worker by the manifest. Lasts until the call ends.
+pub async fn listen_to_lists(host: &Host, slot: &Slot, filter: Filter) -> Result<std::convert::Infallible, RpcError> {
+    let session = slot.server.session(host, slot.session_id(), Era::Modern, slot.role())?;
+    let _in_use = session.begin_use();
+    let acknowledgement: Raw = filter.acknowledgement(slot.id().as_str());
+    host.notify_caller(slot, listen::ACKNOWLEDGED.to_owned(), Some(acknowledgement)).await;
+    session.add_listener(Listener { call: slot.id().clone(), filter });
+    let _listening = Listening { session: &session, call: slot.id() };
+    std::future::pending().await
+}
+
+/// A listener of a session; removed on drop.
+struct Listening<'a> {
+    session: &'a Session,
+    call: &'a MsgId,
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        self.session.remove_listener(self.call);
     }
 }
 

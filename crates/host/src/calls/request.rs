@@ -36,7 +36,8 @@ impl Host {
         let own = parsed.named_tool().and_then(|tool| own_name(server.config.prefix.as_deref(), tool));
         let is_listen = rpc.method == LISTEN;
         let is_initialize = rpc.method == "initialize";
-        let session = (rpc.client.era == Era::Legacy).then(|| {
+        let is_for_catalog = new.is_for_catalog();
+        let session = (rpc.client.era == Era::Legacy && !is_for_catalog).then(|| {
             let key = SessionKey {
                 server: server.index,
                 mailbox: (&*request.from.session_id).into(),
@@ -66,7 +67,7 @@ impl Host {
             age: written_ago(request),
             session,
             continues: self.continues_pending_call(new),
-            needs_permit: !is_listen && !is_initialize,
+            needs_permit: !is_listen && !is_initialize && !is_for_catalog,
             guarded: !is_plain_request(&rpc.method),
             share: self.share_of(request.from.role.as_deref()),
             exclusive: None,

@@ -3,8 +3,9 @@
 //! open for the session.
 
 use super::authorise::bad_params;
-use super::connect::{NotConnected, bad_result, not_taken};
+use super::connect::{bad_result, not_taken};
 use super::flow::{Flow, FlowEnd, Kind, Phase};
+use super::not_connected::NotConnected;
 use super::slot::Slot;
 use crate::failure;
 use crate::host::Host;

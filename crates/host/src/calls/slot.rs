@@ -39,6 +39,8 @@ pub struct Slot {
     pub parsed: ParsedCall,
     pub server: Arc<Server>,
     pub form: Form,
+    /// Whether the catalog was to answer it when it arrived.
+    pub is_for_catalog: bool,
     pub received_at: Instant,
     /// Cancelled when the call is over.
     pub ended: CancellationToken,
@@ -66,8 +68,10 @@ pub struct SlotState {
 
 impl Slot {
     pub fn new(no: CallNo, new: NewCall) -> Arc<Self> {
+        let is_for_catalog = new.is_for_catalog();
         let NewCall { request, parsed, server, form, operator } = new;
         Arc::new(Self {
+            is_for_catalog,
             no,
             request,
             parsed,

@@ -1,8 +1,10 @@
 //! The tokio task of a call: carries out the machine's effects for it, one after the other, and reports back.
 
 use super::answers::{Given, code_of, is_tool_error};
-use super::connect::{self, Connected, Link, NotConnected};
+use super::connect::{self, Connected, Link};
 use super::flow::{Flow, FlowEnd, Step};
+use super::listen::listen_to_lists;
+use super::not_connected::NotConnected;
 use super::slot::Slot;
 use super::suspended::{Continuation, hold};
 use crate::approvals;
@@ -198,6 +200,13 @@ impl CallTask {
             return self.host.feed(Event::Refused { call, answer: error.into() });
         };
         self.slot.state().started_at = Some(Instant::now());
+        if let Some(filter) = link.list_changes() {
+            self.host.feed(Event::Sent { call });
+            return self.wait(async move {
+                let Err(error) = listen_to_lists(&host, &slot, filter).await;
+                Waited::Sent(Err(error.into()))
+            });
+        }
         self.wait(async move { Waited::Sent(link.send(&host, &slot).await) });
     }
 
@@ -274,13 +283,21 @@ impl CallTask {
     }
 
     async fn reply(&mut self, answer: &Answer<Given>) {
-        let (host, slot) = (&self.host, &self.slot);
+        let (host, slot) = (Arc::clone(&self.host), Arc::clone(&self.slot));
         // The refusal of a request is audited as a decision, not as the end of a call.
         let is_refused = matches!(answer, Answer::Given(Given::Error(_)) | Answer::Failure(Failure::TooManyCalls));
+        let mut end = None;
         if !is_refused || slot.state().authorised.is_some() {
             slot.state().outcome.get_or_insert_with(|| slot.word_for(answer));
-            host.audit_end(slot).await;
+            end = host.end_of(&slot);
         }
+        self.send_answer(answer, is_refused).await;
+        // It has happened, so its caller need not wait for the record.
+        host.audit_ended(end).await;
+    }
+
+    async fn send_answer(&mut self, answer: &Answer<Given>, is_refused: bool) {
+        let (host, slot) = (&self.host, &self.slot);
         let refusal = || match answer {
             Answer::Given(Given::Error(error)) => Some((**error).clone()),
             Answer::Failure(failure) => Some(slot.error_of(failure)),

@@ -15,7 +15,7 @@ fn tools(names: &[&str]) -> Lists {
 }
 
 fn eras() -> Arc<Eras> {
-    Arc::new(Eras { modern: None, legacy: Some(raw(&json!({"capabilities": {}}))) })
+    Arc::new(Eras { modern: None, legacy: Some(raw(&json!({"capabilities": {}}))), legacy_untried: false })
 }
 
 fn shown(manifest: &HostManifest) -> Vec<Vec<String>> {
@@ -87,7 +87,7 @@ fn problems_are_bounded() {
     catalog.set_up(0, eras(), tools(&names), vec![]);
     catalog.set_up(1, eras(), tools(&names), vec![]);
     let problems = catalog.manifest(None, &PolicySet::everyone()).problems;
-    assert_eq!(problems.len(), MAX_PROBLEMS + 1);
+    assert_eq!(problems.len(), names::MAX_PROBLEMS + 1);
     assert_eq!(problems.last().map(String::as_str), Some("and 4980 more problems"));
 }
 

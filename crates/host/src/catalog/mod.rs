@@ -3,15 +3,19 @@
 pub mod names;
 pub mod page;
 mod reader;
+mod remembered;
 mod watch;
 
+pub use names::collision;
 pub use reader::{KnownTools, Reader};
+pub use remembered::CATALOG_FILE;
 pub use watch::{refresh_lists, watch_server};
 
-use crate::pins::{PinnedServer, Pins};
+use crate::pins::{ListedTools, PinnedServer, Pins};
 use crate::replay;
-use names::{MAX_TOOL_NAME, Owners, is_prefixed, visible_name};
+use names::{Owners, assign_names, is_prefixed, visible_name};
 use page::Viewer;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 use toolbus_mcp::{
@@ -20,8 +24,6 @@ use toolbus_mcp::{
 use toolbus_policy::{Item, PolicySet};
 use toolbus_upstream::{CallSettings, Eras, Offline, PinMode, ServerConfig};
 
-/// Maximum problems in a manifest; the rest is only counted.
-const MAX_PROBLEMS: usize = 20;
 const MAX_HELD_NAMES: usize = 10;
 
 /// The lists of one server, under the server's own names.
@@ -31,6 +33,8 @@ pub struct Lists {
     pub resources: Vec<Raw>,
     pub resource_templates: Vec<Raw>,
     pub prompts: Vec<Raw>,
+    /// What else the server says in the result of each list.
+    pub rest: HashMap<ListKind, Raw>,
 }
 
 impl Lists {
@@ -55,12 +59,16 @@ impl Lists {
 
 struct Entry {
     name: String,
+    /// A hash of where it comes from, which tells whether remembered lists are of this server.
+    origin: String,
     prefix: Option<String>,
     state: ServerState,
     down: Option<Down>,
     eras: Option<Arc<Eras>>,
     /// The lists that were read last. They are kept while the server is down, so that its names stay taken.
     lists: Lists,
+    /// The definitions of these tools.
+    listed: ListedTools,
     /// Problems with the lists.
     remarks: Vec<String>,
     pin: Option<PinMode>,
@@ -103,8 +111,13 @@ impl Catalog {
         self.change(server, |entry| {
             (entry.state, entry.down) = (ServerState::Up, None);
             (entry.eras, entry.lists, entry.remarks) = (Some(eras), lists, remarks);
-            self.pins.inspect(entry.pinned(), entry.era(), &entry.lists.tools);
+            entry.listed = self.pins.inspect(entry.pinned(), entry.era(), &entry.lists.tools);
         });
+    }
+
+    /// Sets the eras that were found out since the lists were read.
+    pub fn set_eras(&self, server: usize, eras: Arc<Eras>) {
+        self.change(server, |entry| entry.eras = Some(eras));
     }
 
     pub fn set_down(&self, server: usize, reason: String, stderr: Vec<String>) {
@@ -117,13 +130,6 @@ impl Catalog {
     /// Returns when something has changed since this last returned.
     pub async fn changed(&self) {
         self.changed.notified().await;
-    }
-
-    /// Returns when every server is up or down.
-    pub async fn all_known(&self) {
-        while self.lock().entries.iter().any(|entry| entry.state == ServerState::Starting) {
-            self.changed().await;
-        }
     }
 
     pub fn owners(&self) -> Arc<Owners> {
@@ -179,6 +185,17 @@ impl Catalog {
             names.extend(own.map(|own| (entry.name.clone(), visible_name(prefix, &own))));
         }
         Some(names)
+    }
+
+    /// The items of a list, the other members of its result, and the era in which it was read.
+    pub fn list(&self, server: usize, kind: ListKind) -> (Vec<Raw>, Option<Raw>, Option<Era>) {
+        let entry = &self.lock().entries[server];
+        (entry.lists.of(kind).to_vec(), entry.lists.rest.get(&kind).cloned(), entry.era())
+    }
+
+    /// Whether a connection lists the same tools as the catalog.
+    pub fn lists_same(&self, server: usize, listed: &ListedTools) -> bool {
+        self.lock().entries[server].listed == *listed
     }
 
     /// The annotations of a tool, by the server's own name; `None` while the server's tools are not known.
@@ -240,11 +257,13 @@ impl Entry {
     fn starting(config: &ServerConfig) -> Self {
         Self {
             name: config.name.clone(),
+            origin: remembered::origin_of(&config.transport),
             prefix: config.prefix.clone(),
             state: ServerState::Starting,
             down: None,
             eras: None,
             lists: Lists::default(),
+            listed: ListedTools::default(),
             remarks: Vec::new(),
             pin: config.pin,
             held_back: Vec::new(),
@@ -300,7 +319,12 @@ impl Entry {
 
     fn manifest(&self, viewer: &Viewer<'_>) -> ServerManifest {
         let eras = self.eras.as_deref();
-        let spoken = |era| eras.is_some_and(|eras| eras.speaks(era));
+        let spoken = |era| {
+            eras.is_some_and(|eras| match era {
+                Era::Legacy => eras.legacy.is_some(),
+                Era::Modern => eras.modern.is_some(),
+            })
+        };
         let mut manifest = ServerManifest {
             name: self.name.clone(),
             state: self.state,
@@ -334,52 +358,6 @@ fn fail_fast(config: &ServerConfig) -> SomeTools {
         Offline::Fail => SomeTools::new(true, named(Offline::Wait)),
         Offline::Wait => SomeTools::new(false, named(Offline::Fail)),
     }
-}
-
-/// Assigns each name to the first server that has it, and collects problems for the operator.
-fn assign_names(entries: &[Entry]) -> (Owners, Vec<String>) {
-    let mut owners = Owners::default();
-    let mut problems = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
-        problems.extend(entry.remarks.iter().map(|remark| format!("server {:?}: {remark}", entry.name)));
-        problems.extend(entry.held_back_problem());
-        problems.extend(entry.tripped.clone());
-        for kind in ListKind::ALL {
-            let prefix = entry.prefix.as_deref().filter(|_| is_prefixed(kind));
-            for item in entry.lists.of(kind) {
-                let Some(own) = Members::of(Some(item)).ok().and_then(|item| item.text(kind.key())) else { continue };
-                let visible = visible_name(prefix, &own);
-                if let Some(owner) = owners.claim(kind, &visible, index) {
-                    problems.push(collision(kind, &visible, &entries[owner].name, &entry.name));
-                }
-                let length = visible.chars().count();
-                if kind == ListKind::Tools && length > MAX_TOOL_NAME && prefix.is_some() {
-                    problems.push(format!(
-                        "tool {visible:?} of server {:?} has a name of {length} characters with its prefix; most model \
-                         APIs take {MAX_TOOL_NAME}. Choose a shorter `prefix`.",
-                        entry.name
-                    ));
-                }
-            }
-        }
-    }
-    if problems.len() > MAX_PROBLEMS {
-        let more = problems.len() - MAX_PROBLEMS;
-        problems.truncate(MAX_PROBLEMS);
-        problems.push(format!("and {more} more problems"));
-    }
-    (owners, problems)
-}
-
-/// Names both servers and the setting that resolves the collision.
-pub fn collision(kind: ListKind, name: &str, owner: &str, other: &str) -> String {
-    let noun = page::item_of(kind, name).noun();
-    let advice = if is_prefixed(kind) {
-        format!("set `prefix` for one of them, for example prefix = \"{other}_\"")
-    } else {
-        "a `prefix` does not change URIs, so only one of the two servers can offer it".to_owned()
-    };
-    format!("{noun} {name:?} is offered by servers {owner:?} and {other:?}; {owner:?} keeps it. {advice}")
 }
 
 #[cfg(test)]

@@ -1,10 +1,14 @@
 //! The names under which workers see items: prefixes, and which server owns a name.
 
+use super::Entry;
+use super::page::item_of;
 use std::collections::{HashMap, HashSet};
-use toolbus_mcp::{ListKind, NameKey};
+use toolbus_mcp::{ListKind, Members, NameKey};
 
+/// Maximum problems in a manifest; the rest is only counted.
+pub(super) const MAX_PROBLEMS: usize = 20;
 /// Maximum length of a tool name in most model APIs.
-pub const MAX_TOOL_NAME: usize = 64;
+const MAX_TOOL_NAME: usize = 64;
 
 /// Which server owns which name: the first one in configuration order.
 #[derive(Debug, Default, Clone)]
@@ -62,4 +66,50 @@ pub fn own_name<'a>(prefix: Option<&str>, visible: &'a str) -> Option<&'a str> {
 
 pub fn visible_name(prefix: Option<&str>, own: &str) -> String {
     [prefix.unwrap_or_default(), own].concat()
+}
+
+/// Assigns each name to the first server that has it, and collects problems for the operator.
+pub(super) fn assign_names(entries: &[Entry]) -> (Owners, Vec<String>) {
+    let mut owners = Owners::default();
+    let mut problems = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        problems.extend(entry.remarks.iter().map(|remark| format!("server {:?}: {remark}", entry.name)));
+        problems.extend(entry.held_back_problem());
+        problems.extend(entry.tripped.clone());
+        for kind in ListKind::ALL {
+            let prefix = entry.prefix.as_deref().filter(|_| is_prefixed(kind));
+            for item in entry.lists.of(kind) {
+                let Some(own) = Members::of(Some(item)).ok().and_then(|item| item.text(kind.key())) else { continue };
+                let visible = visible_name(prefix, &own);
+                if let Some(owner) = owners.claim(kind, &visible, index) {
+                    problems.push(collision(kind, &visible, &entries[owner].name, &entry.name));
+                }
+                let length = visible.chars().count();
+                if kind == ListKind::Tools && length > MAX_TOOL_NAME && prefix.is_some() {
+                    problems.push(format!(
+                        "tool {visible:?} of server {:?} has a name of {length} characters with its prefix; most model \
+                         APIs take {MAX_TOOL_NAME}. Choose a shorter `prefix`.",
+                        entry.name
+                    ));
+                }
+            }
+        }
+    }
+    if problems.len() > MAX_PROBLEMS {
+        let more = problems.len() - MAX_PROBLEMS;
+        problems.truncate(MAX_PROBLEMS);
+        problems.push(format!("and {more} more problems"));
+    }
+    (owners, problems)
+}
+
+/// Names both servers and the setting that resolves the collision.
+pub fn collision(kind: ListKind, name: &str, owner: &str, other: &str) -> String {
+    let noun = item_of(kind, name).noun();
+    let advice = if is_prefixed(kind) {
+        format!("set `prefix` for one of them, for example prefix = \"{other}_\"")
+    } else {
+        "a `prefix` does not change URIs, so only one of the two servers can offer it".to_owned()
+    };
+    format!("{noun} {name:?} is offered by servers {owner:?} and {other:?}; {owner:?} keeps it. {advice}")
 }

@@ -61,6 +61,7 @@ impl Reader<'_> {
                 _ => self.read(kind).await?,
             };
             *lists.of_mut(kind) = pages.items;
+            lists.rest.extend(pages.rest.map(|rest| (kind, rest)));
             remarks.extend(pages.remark);
         }
         self.host.catalog.set_up(self.server.index, Arc::clone(eras), lists, remarks);
@@ -145,12 +146,14 @@ struct Pages {
     cursors: HashSet<String>,
     next: Option<Raw>,
     remark: Option<String>,
+    /// The other members of the first page.
+    rest: Option<Raw>,
 }
 
 impl Pages {
     fn new(kind: ListKind, max: usize) -> Self {
         let next = Some(empty_object());
-        Self { kind, items: Vec::new(), max, cursors: HashSet::new(), next, remark: None }
+        Self { kind, items: Vec::new(), max, cursors: HashSet::new(), next, remark: None, rest: None }
     }
 
     fn next_params(&mut self) -> Option<Raw> {
@@ -167,6 +170,11 @@ impl Pages {
         let Some((items, cursor)) = read() else {
             return self.stop(format!("{} returned a malformed page", self.kind.method()));
         };
+        self.rest.get_or_insert_with(|| {
+            let mut members = Members::of(Some(page)).unwrap_or_default().clone();
+            [self.kind.items(), "nextCursor"].iter().for_each(|name| drop(members.remove(name)));
+            members.into_raw()
+        });
         self.items.extend(items);
         if self.items.len() > self.max {
             self.items.truncate(self.max);

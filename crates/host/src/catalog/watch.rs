@@ -3,14 +3,16 @@
 
 use super::reader::Reader;
 use crate::host::Host;
+use crate::open_error::OpenError;
 use crate::server::{Availability, Server};
 use crate::translate::listen;
 use crate::upstream::{Upstream, host_listen};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_mcp::{Era, Outcome};
-use toolbus_upstream::{CallEvent, Eras, ServerError, TransportConfig, probe};
+use toolbus_upstream::{CallEvent, Eras, ServerConfig, ServerError, TransportConfig};
 
 /// After a run of this length, the backoff starts again at its minimum.
 const GOOD_RUN: Duration = Duration::from_secs(30);
@@ -19,6 +21,8 @@ const GOOD_RUN: Duration = Duration::from_secs(30);
 struct Failure {
     reason: String,
     stderr: Vec<String>,
+    /// It did not answer in time.
+    is_silent: bool,
 }
 
 impl From<ServerError> for Failure {
@@ -27,7 +31,17 @@ impl From<ServerError> for Failure {
             ServerError::Died { stderr, .. } | ServerError::Silent { stderr, .. } => stderr.clone(),
             _ => Vec::new(),
         };
-        Self { reason: error.to_string(), stderr }
+        let is_silent = matches!(error, ServerError::Silent { .. });
+        Self { reason: error.to_string(), stderr, is_silent }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Server(error) => error.into(),
+            refused => Self { reason: refused.reason(), stderr: Vec::new(), is_silent: false },
+        }
     }
 }
 
@@ -36,12 +50,15 @@ pub async fn watch_server(host: Arc<Host>, server: Arc<Server>) {
     let limits = &host.options.limits;
     let mut backoff = limits.backoff;
     let mut last_reason = None;
+    // Some servers hang after a first message that is not `initialize`, and can't be told from slow ones.
+    let mut initialize_only = false;
     loop {
         let begun = Instant::now();
         let failure = tokio::select! {
-            failure = watch_once(&host, &server) => failure,
+            failure = watch_once(&host, &server, initialize_only) => failure,
             () = host.shutdown.cancelled() => return,
         };
+        initialize_only = failure.is_silent && !initialize_only;
         // Each reason is logged once until it changes.
         if last_reason.as_ref() != Some(&failure.reason) {
             tracing::warn!(server = server.name(), reason = failure.reason, "a server is down");
@@ -89,48 +106,65 @@ pub async fn refresh_lists(host: &Arc<Host>) {
 }
 
 /// Starts the server and follows its changes until it fails.
-async fn watch_once(host: &Arc<Host>, server: &Arc<Server>) -> Failure {
-    match follow(host, server).await {
+async fn watch_once(host: &Arc<Host>, server: &Arc<Server>, initialize_only: bool) -> Failure {
+    match follow(host, server, initialize_only).await {
         Ok(never) => match never {},
         Err(failure) => failure,
     }
 }
 
-async fn follow(host: &Arc<Host>, server: &Arc<Server>) -> Result<std::convert::Infallible, Failure> {
-    let known = match &*server.availability.borrow() {
-        Availability::Known(eras) => Some(Arc::clone(eras)),
-        _ => None,
-    };
-    let eras = match known {
+async fn follow(
+    host: &Arc<Host>,
+    server: &Arc<Server>,
+    initialize_only: bool,
+) -> Result<std::convert::Infallible, Failure> {
+    let eras = match server.known_eras() {
         Some(eras) => eras,
-        None => Arc::new(probe(&server.config, &host.options.connection).await?),
+        None if initialize_only && server.config.era.is_none() => {
+            let config = ServerConfig { era: Some(Era::Legacy), ..server.config.clone() };
+            server.probe(host, &config).await?
+        }
+        None => server.probe(host, &server.config).await?,
     };
-    let (era, upstream) = open(host, server, &eras).await?;
-    tokio::select! {
-        biased;
-        failure = count_changes(&upstream, era) => Err(failure),
-        failure = keep_up_to_date(Reader { host, server, upstream: &upstream, era }, &eras) => Err(failure),
+    loop {
+        let (era, upstream) = open(host, server, &eras).await?;
+        let reader = Reader { host, server, upstream: &upstream, era };
+        tokio::select! {
+            biased;
+            failure = count_changes(&upstream, era) => return Err(failure),
+            followed = keep_up_to_date(reader, &eras) => followed?,
+        }
     }
 }
 
-/// Reads the lists whenever they have changed.
-async fn keep_up_to_date(reader: Reader<'_>, eras: &Arc<Eras>) -> Failure {
+/// Reads the lists whenever they have changed. Returns without a failure once the lists of a connection that a client has
+/// taken over may differ from those of a new one: the client's calls may have changed them.
+async fn keep_up_to_date(reader: Reader<'_>, eras: &Arc<Eras>) -> Result<(), Failure> {
     let Reader { host, server, upstream, .. } = reader;
     let mut changes = upstream.list_changes();
     loop {
         let read_at = Instant::now();
         changes.borrow_and_update();
-        if let Err(error) = reader.store_lists(eras).await {
-            return error.into();
+        let eras = server.known_eras().unwrap_or_else(|| Arc::clone(eras));
+        match reader.store_lists(&eras).await {
+            Err(_) if upstream.is_taken_over() => return Ok(()),
+            stored => stored?,
         }
         server.availability.send_if_modified(|now| {
             let new = !matches!(now, Availability::Known(_));
-            *now = Availability::Known(Arc::clone(eras));
+            if new {
+                *now = Availability::Known(eras);
+            }
             new
         });
-        tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return ended(upstream) },
-            () = upstream.closed() => return ended(upstream),
+        let is_open = tokio::select! {
+            changed = changes.changed() => changed.is_ok(),
+            () = upstream.closed() => false,
+        };
+        match (upstream.is_taken_over(), is_open) {
+            (true, _) => return Ok(()),
+            (false, true) => server.lists_vary.store(true, Ordering::Relaxed),
+            (false, false) => return Err(ended(upstream)),
         }
         // Limits how often the lists of a server that keeps changing them are read.
         tokio::time::sleep_until(read_at + host.options.limits.list_interval).await;
@@ -139,25 +173,20 @@ async fn keep_up_to_date(reader: Reader<'_>, eras: &Arc<Eras>) -> Failure {
 
 /// The host's own connection to a server: the shared one if there is one.
 async fn open(host: &Arc<Host>, server: &Server, eras: &Eras) -> Result<(Era, Arc<Upstream>), Failure> {
-    let (era, upstream) = if eras.speaks(Era::Modern) {
-        (Era::Modern, server.modern_upstream(host, eras).await)
+    Ok(if eras.speaks(Era::Modern) {
+        (Era::Modern, server.modern_upstream(host, eras).await?)
     } else if server.is_shared() {
-        (Era::Legacy, server.shared_upstream(host).await)
+        (Era::Legacy, server.shared_upstream(host).await?)
     } else {
-        (Era::Legacy, server.catalog_upstream(host).await)
-    };
-    match upstream {
-        Ok(upstream) => Ok((era, upstream)),
-        Err(crate::upstream::OpenError::Server(error)) => Err(error.into()),
-        Err(refused) => Err(Failure { reason: refused.reason(), stderr: Vec::new() }),
-    }
+        (Era::Legacy, server.spare_upstream(host).await?)
+    })
 }
 
 fn ended(upstream: &Upstream) -> Failure {
     let stderr = upstream.connection.stderr_tail();
     match upstream.connection.closed() {
-        Some(error) => Failure { reason: error.to_string(), stderr },
-        None => Failure { reason: "the connection ended".to_owned(), stderr },
+        Some(error) => Failure { reason: error.to_string(), stderr, is_silent: false },
+        None => Failure { reason: "the connection ended".to_owned(), stderr, is_silent: false },
     }
 }
 

@@ -7,7 +7,7 @@ use toolbus_mcp::{Era, Raw};
 use toolbus_upstream::PinMode;
 
 /// The hashes of the definitions that a connection lists, by the server's own names. A name that is listed twice has two.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct ListedTools(HashMap<String, Vec<String>>);
 
 impl ListedTools {

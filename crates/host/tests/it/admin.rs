@@ -1,7 +1,8 @@
 //! The admin API for calls and dead letters, as their agents, other agents and operators see it.
 
+use crate::catalog::all_up;
 use crate::crashing::{CrashingHost, TestFolder, replay_safe, server, start_call};
-use crate::support::{Rig, TIMEOUT, Worker, fake, finish, within};
+use crate::support::{Rig, TIMEOUT, Worker, fake, finish, next_event, within};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -56,6 +57,20 @@ async fn operator(rig: &Rig) -> Worker {
 
 fn cancel(id: &str) -> AdminRequest {
     AdminRequest::CallsCancel { id: id.to_owned() }
+}
+
+#[tokio::test]
+async fn a_listen_to_lists_runs_and_holds_up_no_call_of_its_client() {
+    let rig = Rig::start(vec![fake("one", "legacy")]).await;
+    let worker = modern(&rig, AgentRef::new("w")).await;
+    rig.manifest(&worker, all_up).await;
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let mut listen = worker.start("one", "subscriptions/listen", wanted).await;
+    next_event(&mut listen).await;
+    states_are(&worker, false, &[CallState::Running]).await;
+    worker.tool("one", "whoami", json!({})).await.json();
+    worker.cancel("one", &listen.id()).await;
+    states_are(&worker, false, &[]).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,8 @@ fn tools(server: &ServerManifest) -> Vec<String> {
     server.tools.iter().map(name).collect()
 }
 
-fn all_up(manifest: &HostManifest) -> bool {
+/// Whether all servers of a host are up.
+pub fn all_up(manifest: &HostManifest) -> bool {
     manifest.servers.iter().all(|server| server.state == ServerState::Up)
 }
 

@@ -4,6 +4,8 @@ Listed tools: echo (its arguments and _meta), add, whoami (the client's initiali
 progress until it is cancelled), ask (elicits a name), die, fail, big, change (adds a tool), log, update (notifies of a
 changed resource), task (returns a working task with the given id), rewrite (changes the description of a tool), effect
 (appends a line to a file, reports progress, waits for another file, exits if `die` is set).
+With FAKE_STARTS in its environment it appends a line to that file when it starts; FAKE_ELICITING_TOOL is a tool that it
+lists only for a legacy client with elicitation.
 The third argument may list idem_effect, which is effect with an idempotentHint. The method vendor/effect runs effect.
 """
 import json, os, sys, threading, time
@@ -14,6 +16,9 @@ TOOLS = ["echo", "add", "whoami", "slow", "ask", "die", "fail", "big", "change",
          "task", "rewrite", "effect"]
 TOOLS += sys.argv[3:]
 P = "io.modelcontextprotocol/"
+if "FAKE_STARTS" in os.environ:
+    with open(os.environ["FAKE_STARTS"], "a") as starts:
+        starts.write("%d\n" % os.getpid())
 DESCRIPTIONS = {}
 lock = threading.Lock()
 cancelled, answers, listens, subscribed, hello = set(), {}, {}, set(), {}
@@ -141,6 +146,8 @@ def respond(id, method, params):
         if ERA == "modern":
             return {"error": {"code": -32022, "message": "modern only", "data": {"supported": ["2026-07-28"]}}}
         hello.update(era="legacy", initialize=params)
+        if "elicitation" in params.get("capabilities", {}):
+            TOOLS.extend(os.environ.get("FAKE_ELICITING_TOOL", "").split())
         return {"result": {"protocolVersion": params["protocolVersion"], "capabilities": capabilities,
                            "serverInfo": {"name": NAME, "version": "1"}, "instructions": "Be kind."}}
     is_modern = P + "protocolVersion" in (params.get("_meta") or {})

@@ -3,8 +3,9 @@
 use crate::support::{Rig, fake, finish, next_event, open_host, parts, within};
 use serde_json::json;
 use std::time::Duration;
+use toolbus_client::AgentRef;
 use toolbus_host::{HostLimits, HostOptions};
-use toolbus_mcp::{HostEvent, HostReply, HostRequest};
+use toolbus_mcp::{ClientHello, HostEvent, HostReply, HostRequest, raw};
 use toolbus_upstream::{HostConfig, SessionMode};
 
 #[tokio::test]
@@ -35,11 +36,11 @@ async fn each_client_session_has_its_own_server_with_the_clients_initialize_para
 }
 
 #[tokio::test]
-async fn initialize_and_its_result_pass_through() {
+async fn a_client_gets_the_servers_initialize_result_and_the_server_its_params() {
     let rig = Rig::start(vec![fake("one", "legacy")]).await;
-    let worker = rig.legacy("w").await;
     let hello =
         json!({"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "z", "version": "1"}});
+    let worker = rig.worker(AgentRef::new("w"), ClientHello::legacy(raw(&hello))).await;
     let result = worker.rpc("one", "initialize", hello).await.result();
     assert_eq!(result["protocolVersion"], "2025-03-26");
     assert_eq!(result["instructions"], "Be kind.");

@@ -7,6 +7,7 @@ mod audit;
 mod catalog;
 mod crashing;
 mod eras;
+mod first_process;
 mod gated_disk;
 mod joins;
 mod journal;

@@ -48,7 +48,8 @@ async fn a_role_sees_and_calls_only_allowed_items_in_every_combination_of_eras()
         let worker = worker(&rig, Some("reader"), legacy).await;
         let list = worker.rpc("one", "tools/list", json!({})).await.result();
         assert_eq!(names(&list), ["echo", "add"], "{server} {legacy}");
-        assert_eq!(list["nextCursor"], "6");
+        // The catalog answers for a session that has no process, without pages.
+        assert_eq!(list.get("nextCursor").is_some(), server == "modern" && !legacy);
         if !legacy {
             assert_eq!(list["cacheScope"], "private");
         }

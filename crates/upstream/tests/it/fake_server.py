@@ -96,13 +96,25 @@ def tools(id, params):
 
 
 era = sys.argv[1] if len(sys.argv) > 1 else "legacy"
+if len(sys.argv) > 2:
+    with open(sys.argv[2], "a") as starts:
+        starts.write("%d\n" % os.getpid())
+if era == "slow":
+    time.sleep(3)
+serves = None
 for line in iter(sys.stdin.readline, ""):
     line = line.rstrip("\n")
     message = json.loads(line)
     method, id, params = message.get("method"), message.get("id"), message.get("params", {})
-    if method == "initialize" and era == "legacy":
+    if method == "initialize" and era in ("legacy", "mute", "strict", "slow") or (method, era, serves) == ("initialize", "both", None):
+        serves = "legacy"
         result(id, '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"}}')
-    elif method == "server/discover" and era == "modern":
+    elif method == "server/discover" and era == "mute":
+        pass
+    elif method == "server/discover" and era == "strict":
+        sys.exit(5)
+    elif method == "server/discover" and (era == "modern" or (era, serves) == ("both", None)):
+        serves = "modern"
         result(id, '{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{},"ttlMs":0}')
     elif method == "tools/call":
         call(id, params, line, params["name"])

@@ -1,13 +1,13 @@
 //! Servers over streamable HTTP, in both eras, on a real socket.
 
-use crate::support::{Server, TIMEOUT, json_text, notification, script, soon, text, value};
+use crate::support::{Server, TIMEOUT, json_text, notification, probe_eras, script, soon, text, value};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use toolbus_mcp::{Era, Outcome, raw};
 use toolbus_upstream::{
-    CallEvent, ConnectionOptions, ServerConfig, ServerConnection, ServerError, ServerEvent, TransportConfig, probe,
+    CallEvent, ConnectionOptions, ServerConfig, ServerConnection, ServerError, ServerEvent, TransportConfig,
 };
 
 /// Exits when it is dropped, because its stdin is closed.
@@ -71,7 +71,7 @@ impl Drop for HttpServer {
 #[tokio::test]
 async fn both_eras_are_detected_and_the_session_of_the_probe_is_deleted() {
     let web = HttpServer::start();
-    let eras = soon(probe(&web.config("/mcp"), &ConnectionOptions::default())).await.expect("server answers");
+    let eras = probe_eras(&web.config("/mcp"), &ConnectionOptions::default()).await.expect("server answers");
     assert!(eras.speaks(Era::Modern) && eras.speaks(Era::Legacy));
     web.until("the session is deleted", |state| state["deleted"] == json!(["session-1"])).await;
 }

@@ -1,13 +1,13 @@
 //! Servers in this process.
 
-use crate::support::{Server, json_text, soon, text, value};
+use crate::support::{Server, json_text, probe_eras, soon, text, value};
 use serde_json::json;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 use toolbus_mcp::{Era, Outcome, Raw, raw};
 use toolbus_upstream::{
-    Caller, ConnectionOptions, InProcessServer, ServerConfig, ServerError, ServerEvent, async_trait, probe,
+    Caller, ConnectionOptions, InProcessServer, ServerConfig, ServerError, ServerEvent, async_trait,
 };
 
 /// Tools that echo their call, wait until they are cancelled, or panic.
@@ -72,7 +72,7 @@ async fn open() -> (Arc<Tools>, Server) {
 async fn it_speaks_the_modern_era_only_and_lists_its_tools() {
     let (tools, server) = open().await;
     let config = ServerConfig::in_process("tools", tools as _);
-    let eras = soon(probe(&config, &ConnectionOptions::default())).await.expect("an answer");
+    let eras = probe_eras(&config, &ConnectionOptions::default()).await.expect("an answer");
     assert_eq!((eras.speaks(Era::Modern), eras.speaks(Era::Legacy)), (true, false));
     assert_eq!(value(server.request("tools/list", json!({})).await)["tools"], json!([{"name": "echo"}]));
     assert!(text(server.request("prompts/list", json!({})).await).contains("-32601"));

@@ -1,13 +1,13 @@
 //! Third-party servers, in both eras and over both transports. The tests need the servers that `cargo xtask parts`
 //! installs (in `TOOLBUS_PARTS`); without them, they do nothing.
 
-use crate::support::{Server, guarded, notification, soon, value};
+use crate::support::{Server, guarded, notification, probe_eras, soon, value};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use toolbus_mcp::{Era, Outcome, meta, raw};
-use toolbus_upstream::{CallEvent, ServerCall, ServerConfig, probe};
+use toolbus_upstream::{CallEvent, ServerCall, ServerConfig};
 
 fn parts() -> Option<PathBuf> {
     let parts = std::env::var_os("TOOLBUS_PARTS").map(PathBuf::from).filter(|parts| parts.is_dir());
@@ -100,7 +100,7 @@ async fn exercise(config: &ServerConfig, era: Era) {
 #[tokio::test]
 async fn the_fixture_supports_both_eras_over_stdio() {
     let Some(fixture) = fixture() else { return };
-    let eras = soon(probe(&fixture, &guarded())).await.expect("server answers");
+    let eras = probe_eras(&fixture, &guarded()).await.expect("server answers");
     assert!(eras.speaks(Era::Modern) && eras.speaks(Era::Legacy), "{eras:?}");
     exercise(&fixture, Era::Legacy).await;
     exercise(&fixture, Era::Modern).await;
@@ -109,7 +109,7 @@ async fn the_fixture_supports_both_eras_over_stdio() {
 #[tokio::test]
 async fn the_fixture_supports_both_eras_over_http() {
     let Some(web) = Web::start().await else { return };
-    let eras = soon(probe(&web.1, &guarded())).await.expect("server answers");
+    let eras = probe_eras(&web.1, &guarded()).await.expect("server answers");
     assert!(eras.speaks(Era::Modern) && eras.speaks(Era::Legacy), "{eras:?}");
     exercise(&web.1, Era::Legacy).await;
     exercise(&web.1, Era::Modern).await;
@@ -156,7 +156,7 @@ async fn the_npm_servers_are_legacy_and_leave_no_process() {
     for (name, argument) in [("everything", "stdio"), ("filesystem", "/tmp"), ("memory", "")] {
         let script = modules.join(format!("@modelcontextprotocol/server-{name}/dist/index.js")).display().to_string();
         let config = ServerConfig::stdio(name, &node, &[&script, argument]);
-        let eras = soon(probe(&config, &guarded())).await.expect("server answers");
+        let eras = probe_eras(&config, &guarded()).await.expect("server answers");
         assert_eq!((eras.speaks(Era::Legacy), eras.speaks(Era::Modern)), (true, false), "{name}");
         let server = open(&config, Era::Legacy).await;
         let tools = value(server.request("tools/list", json!({})).await);

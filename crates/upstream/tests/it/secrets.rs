@@ -1,6 +1,6 @@
 //! Secrets reach only their server, and are fetched again when they expire.
 
-use crate::support::{Server, guarded, soon, text};
+use crate::support::{Server, guarded, probe_eras, text};
 use serde_json::json;
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use toolbus_config::{ConfigError, Document};
 use toolbus_mcp::Era;
-use toolbus_upstream::{ConnectionOptions, ServerConfig, ServerError, probe, read_servers};
+use toolbus_upstream::{ConnectionOptions, ServerConfig, ServerError, read_servers};
 
 /// A server that reveals everything it was given, in every possible place.
 const LEAKY_SERVER: &str = r#"
@@ -111,7 +111,7 @@ async fn a_secret_that_cannot_be_fetched_is_reported_and_nothing_is_started() {
     let check = async |reference: &str, reason: &str| {
         let config = format!("[servers.x]\ncommand = \"true\"\nenv = {{ KEY = {reference:?} }}");
         let config = read(&config).expect("valid configuration");
-        let error = soon(probe(&config, &guarded())).await.expect_err(reference);
+        let error = probe_eras(&config, &guarded()).await.expect_err(reference);
         assert_eq!(error.code(), "TB0402");
         assert!(error.was_not_run() && error.to_string().contains(reason), "{error}");
     };

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use toolbus_mcp::{Era, Outcome, Raw};
 use toolbus_upstream::{
-    CallEvent, ConnectionOptions, GuardCommand, ServerCall, ServerConfig, ServerConnection, ServerError, ServerEvent,
+    CallEvent, ConnectionOptions, Eras, GuardCommand, ServerCall, ServerConfig, ServerConnection, ServerError,
+    ServerEvent,
 };
 
 pub const TIMEOUT: Duration = Duration::from_secs(20);
@@ -22,6 +23,21 @@ pub fn fake(era: &str) -> ServerConfig {
 pub fn guarded() -> ConnectionOptions {
     let program = env!("CARGO_BIN_EXE_upstream-guard").into();
     ConnectionOptions { guard: Some(GuardCommand { program, args: Vec::new() }), ..ConnectionOptions::default() }
+}
+
+/// The eras of a server. The process that was probed is closed.
+pub async fn probe_eras(config: &ServerConfig, options: &ConnectionOptions) -> Result<Eras, ServerError> {
+    let probed = soon(toolbus_upstream::probe(config, options, initialize())).await?;
+    if let Some(probed) = probed.connection {
+        soon(probed.connection.close()).await;
+    }
+    Ok(probed.eras)
+}
+
+/// The params of `initialize` of a client without capabilities.
+pub fn initialize() -> Raw {
+    let info = json!({"name": "test", "version": "1"});
+    toolbus_mcp::raw(&json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}))
 }
 
 pub struct Server {

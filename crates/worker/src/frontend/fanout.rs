@@ -26,7 +26,7 @@ pub fn set_level(frontend: &Arc<Frontend>, view: &Arc<View>, params: Option<Raw>
                 }
             }
         });
-        let timeout = frontend.worker.options.list_patience;
+        let timeout = frontend.worker.options.gather_patience;
         let answers = tokio::time::timeout(timeout, join_all(answers)).await.unwrap_or_default();
         let any_succeeded = answers.iter().any(|answer| matches!(answer, Outcome::Result(_)));
         answers.into_iter().next().filter(|_| !any_succeeded).unwrap_or_else(|| Outcome::Result(empty_object()))

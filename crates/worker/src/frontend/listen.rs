@@ -102,7 +102,7 @@ impl Listen {
                 self.honoured.extend(acknowledged_uris(notification.params.as_ref()));
             }
             CallStep::Message(Message::Notification(notification)) => {
-                self.notified.record(&notification.method);
+                self.notified.record(&notification.method, &self.subscriptions[index].call.upstream);
                 self.ready.push_back(notification);
             }
             CallStep::Message(_) => {}
@@ -112,10 +112,7 @@ impl Listen {
 
     fn check_lists(&mut self, frontend: &Frontend, id: &Id) {
         let view = frontend.worker.view();
-        for method in changed_lists(&self.seen, &view, &self.kinds) {
-            if self.notified.take_recent(method) {
-                continue;
-            }
+        for method in self.notified.unannounced(&self.seen, &view, &self.kinds) {
             let mut notification = Notification { method: method.to_owned(), params: None };
             under_subscription(&mut notification, id);
             self.ready.push_back(notification);
@@ -134,14 +131,6 @@ impl Listen {
         under_subscription(&mut notification, id);
         notification
     }
-}
-
-/// The `list_changed` notifications for the difference between two views.
-pub fn changed_lists(before: &View, now: &View, kinds: &[ListKind]) -> Vec<&'static str> {
-    let mut methods: Vec<_> =
-        kinds.iter().filter(|kind| !before.same_list(now, **kind)).map(|kind| kind.list_changed()).collect();
-    methods.dedup();
-    methods
 }
 
 async fn next_step(subscriptions: &mut [Subscription], frontend: &Arc<Frontend>, id: &Id) -> (usize, CallStep) {

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use toolbus_mcp::{Era, ListKind, Members, Outcome, Raw, RpcError, ServerState, raw};
+use toolbus_mcp::{Era, ListKind, Members, Outcome, Raw, RpcError, raw};
 
 /// A list method that can be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,8 +152,9 @@ async fn fetch_page(
             Outcome::Error(_) => None,
         }
     };
-    let timeout = frontend.worker.options.list_patience;
-    let page = match upstream.is_out() || upstream.manifest().state == ServerState::Starting {
+    let options = &frontend.worker.options;
+    let timeout = if listing == Listing::Tasks { options.gather_patience } else { options.list_patience };
+    let page = match upstream.is_out() {
         true => None,
         false => tokio::time::timeout(timeout, fetched).await.ok().flatten(),
     };

@@ -2,16 +2,15 @@
 //! disconnected or announced another manifest.
 
 use super::Frontend;
-use super::listen::changed_lists;
 use crate::bus::{Hosts, SessionEvent};
-use crate::view::View;
+use crate::view::{Upstream, View};
 use crate::worker::lock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use toolbus_mcp::{HostEvent, Message, Notification};
+use toolbus_mcp::{HostEvent, ListKind, Message, Notification};
 
 /// A changed manifest within this time after a server's own `list_changed` is not notified again.
 const MANIFEST_LAG: Duration = Duration::from_secs(10);
@@ -58,8 +57,10 @@ impl News {
             tokio::select! {
                 biased;
                 Some(SessionEvent { host, event }) = self.events.recv() => {
-                    if let HostEvent::Notification { method, .. } = &event {
-                        self.notified.record(method);
+                    if let HostEvent::Notification { method, server, .. } = &event
+                        && let Some(upstream) = self.seen.find(&host, server)
+                    {
+                        self.notified.record(method, upstream);
                     }
                     let message = self.frontend.translate(&host, self.frontend.era(), event).await;
                     self.ready.extend(message);
@@ -77,27 +78,45 @@ impl News {
     fn check_lists(&mut self) {
         let view = self.frontend.worker.view();
         let kinds = lock(&self.frontend.state).list_changed.clone();
-        for method in changed_lists(&self.seen, &view, &kinds) {
-            if !self.notified.take_recent(method) {
-                self.ready.push_back(Notification { method: method.to_owned(), params: None }.into());
-            }
+        for method in self.notified.unannounced(&self.seen, &view, &kinds) {
+            self.ready.push_back(Notification { method: method.to_owned(), params: None }.into());
         }
         self.seen = view;
     }
 }
 
-/// List changes that servers notified themselves; the manifest change that follows is not notified again.
+/// List changes that servers notified themselves; the change of their manifest that follows is not notified again. Changes
+/// of other servers at the same time are.
 #[derive(Default)]
-pub struct NotifiedChanges(HashMap<String, Instant>);
+pub struct NotifiedChanges(HashMap<(String, String, String), Instant>);
 
 impl NotifiedChanges {
-    pub fn record(&mut self, method: &str) {
+    pub fn record(&mut self, method: &str, upstream: &Upstream) {
         if method.ends_with("/list_changed") {
-            self.0.insert(method.to_owned(), Instant::now());
+            self.0.insert(key(method, upstream), Instant::now());
         }
     }
 
-    pub fn take_recent(&mut self, method: &str) -> bool {
-        self.0.remove(method).is_some_and(|at| at.elapsed() < MANIFEST_LAG)
+    /// The `list_changed` notifications for the difference between two views, without those that servers sent recently.
+    pub fn unannounced(&mut self, before: &View, now: &View, kinds: &[ListKind]) -> Vec<&'static str> {
+        let mut methods = Vec::new();
+        for kind in kinds {
+            let method = kind.list_changed();
+            let changed = now.changed_servers(before, *kind);
+            // All of them, so that each notification of a server covers one change.
+            let new = changed.iter().filter(|upstream| !self.take_recent(method, upstream)).count();
+            if new > 0 && !methods.contains(&method) {
+                methods.push(method);
+            }
+        }
+        methods
     }
+
+    fn take_recent(&mut self, method: &str, upstream: &Upstream) -> bool {
+        self.0.remove(&key(method, upstream)).is_some_and(|at| at.elapsed() < MANIFEST_LAG)
+    }
+}
+
+fn key(method: &str, upstream: &Upstream) -> (String, String, String) {
+    (method.to_owned(), upstream.host.clone(), upstream.server().to_owned())
 }

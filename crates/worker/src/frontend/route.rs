@@ -34,6 +34,8 @@ pub async fn start(frontend: &Arc<Frontend>, number: u64, era: Era, request: Req
         Err(incoming) => incoming,
     };
     match view.sole() {
+        // A client does not wait for a server that is slow to start: it gets a list change later.
+        Some(upstream) if upstream.is_unknown() && incoming.is_about_all() => incoming.route_merged(&view).await,
         Some(upstream) => incoming.forward_to_sole(upstream).await,
         None => incoming.route_merged(&view).await,
     }
@@ -69,12 +71,23 @@ pub struct IncomingRequest<'a> {
 }
 
 impl IncomingRequest<'_> {
+    /// Whether it is a handshake, a list or a listen, which concern the server as a whole.
+    fn is_about_all(&self) -> bool {
+        matches!(self.method, "initialize" | "server/discover" | "subscriptions/listen")
+            || ListKind::of_method(self.method).is_some()
+    }
+
     /// With a single server, everything is forwarded to it, including unknown methods.
     async fn forward_to_sole(self, upstream: &Arc<Upstream>) -> Work {
         if upstream.is_out()
             && let Some(work) = self.answer_from_manifest(upstream).await
         {
             return work;
+        }
+        // Changes of a legacy server that this client has no process of are known from its manifest only.
+        if self.method == "subscriptions/listen" && self.era == Era::Modern && upstream.is_legacy_only() {
+            let view = self.frontend.worker.view();
+            return Work::Listen(Listen::start(self.frontend, view, self.params).await);
         }
         let purpose = match self.method {
             "initialize" => Purpose::Initialize,

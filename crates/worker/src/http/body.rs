@@ -58,6 +58,9 @@ where
     if body.size_hint().lower() > limit as u64 {
         return too_large();
     }
+    // A buffer that grows takes up to three times the memory of its content while it is copied. Memory that a client
+    // only announces is reserved, but not used.
+    let expected = body.size_hint().lower() as usize;
     let mut whole = BytesMut::new();
     loop {
         let Ok(frame) = tokio::time::timeout(options.body_patience, body.frame()).await else {
@@ -69,6 +72,9 @@ where
         };
         if whole.len() + data.len() > limit {
             return too_large();
+        }
+        if whole.is_empty() {
+            whole.reserve(expected);
         }
         whole.extend_from_slice(&data);
     }

@@ -6,7 +6,7 @@ use crate::support::{away, eventually, host, initialize, modern, request, server
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_mcp::{HostManifest, HostRequest, ListKind, RpcError};
+use toolbus_mcp::{HostManifest, HostRequest, ListKind, RpcError, ServerManifest};
 use toolbus_worker::{StdioOptions, WorkerOptions};
 
 fn three_servers() -> Arc<FakeBus> {
@@ -333,4 +333,50 @@ async fn only_the_configured_host_is_visible() {
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     client.send(&initialize(0)).await;
     assert_eq!(client.next().await["result"]["serverInfo"]["name"], "notes");
+}
+
+/// A server that is being started; nothing is known about it.
+fn starting(name: &str) -> ServerManifest {
+    let manifest = json!({"name": name, "state": "starting"});
+    serde_json::from_value(manifest).expect("a manifest")
+}
+
+#[tokio::test]
+async fn a_server_that_starts_slowly_delays_no_list_and_is_announced_later() {
+    let fast = server("fast", &["work"]);
+    let bus = FakeBus::new(vec![host("h", vec![starting("slow"), fast.clone()])]);
+    bus.serve(|call| Ok(json!({"tools": [{"name": format!("{}_tool", call.server())}]})));
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    client.send(&request(1, "tools/list", json!({}))).await;
+    assert_eq!(names(&client.next().await), ["fast_tool"]);
+    bus.set_hosts(vec![host("h", vec![server("slow", &["slow_tool"]), fast])]);
+    assert_eq!(client.next().await["method"], "notifications/tools/list_changed");
+    client.send(&request(2, "tools/list", json!({}))).await;
+    assert_eq!(names(&client.next().await), ["slow_tool", "fast_tool"]);
+}
+
+#[tokio::test]
+async fn a_client_does_not_wait_for_the_only_server_while_it_starts() {
+    let bus = FakeBus::new(vec![host("h", vec![starting("slow")])]);
+    let (mut client, response) = StdioClient::initialized(&bus).await;
+    assert_eq!(response["result"]["serverInfo"]["name"], "toolbus");
+    client.send(&request(1, "tools/list", json!({}))).await;
+    assert_eq!(client.next().await["result"], json!({"tools": []}));
+    bus.set_hosts(vec![host("h", vec![server("slow", &["work"])])]);
+    assert_eq!(client.next().await["method"], "notifications/tools/list_changed");
+    bus.serve(echo);
+    client.send(&request(2, "tools/call", json!({"name": "work"}))).await;
+    assert_eq!(client.next().await["result"]["server"], "slow");
+}
+
+#[tokio::test]
+async fn a_server_that_arrives_right_after_the_list_change_of_another_is_announced() {
+    let fast = server("fast", &["work"]);
+    let bus = FakeBus::new(vec![host("h", vec![starting("slow"), fast.clone()])]);
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    let changed = "notifications/tools/list_changed";
+    bus.notify_session("h", "fast", changed).await;
+    assert_eq!(client.next().await["method"], changed);
+    bus.set_hosts(vec![host("h", vec![server("slow", &["slow_tool"]), fast])]);
+    assert_eq!(client.next().await["method"], changed);
 }

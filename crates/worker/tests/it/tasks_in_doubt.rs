@@ -95,7 +95,7 @@ async fn a_slow_host_is_retried_on_the_next_page_of_tasks() {
     let attic = host("attic", vec![server("files", &["read"])]);
     let cellar = host("cellar", vec![server("wine", &["pour"])]);
     let bus = FakeBus::new(vec![attic, cellar]);
-    let options = WorkerOptions { list_patience: Duration::from_secs(1), ..WorkerOptions::default() };
+    let options = WorkerOptions { gather_patience: Duration::from_secs(1), ..WorkerOptions::default() };
     let mut client = StdioClient::with(&bus, options, StdioOptions::default());
     client.send(&initialize(0)).await;
     client.next().await;

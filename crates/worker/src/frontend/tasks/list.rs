@@ -83,7 +83,7 @@ struct FetchedPage {
 }
 
 async fn fetch_page(frontend: &Frontend, host: String, after: Option<String>) -> FetchedPage {
-    let timeout = frontend.worker.options.list_patience;
+    let timeout = frontend.worker.options.gather_patience;
     let answer = admin::query(frontend, &host, AdminRequest::TaskList { after: after.clone() }, timeout).await;
     let page = answer.and_then(|answer| {
         serde_json::from_str(answer.get()).map_err(|error| error::bad_reply(&error.to_string()).into())

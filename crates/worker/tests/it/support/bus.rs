@@ -182,6 +182,13 @@ impl FakeBus {
         sender.send(SessionEvent { host: host.into(), event }).await.unwrap();
     }
 
+    /// Sends a server's notification without params to the only session, outside of any call.
+    pub async fn notify_session(&self, host: &str, server: &str, method: &str) {
+        let session = self.sessions.lock().unwrap().keys().next().unwrap().clone();
+        let event = HostEvent::Notification { server: server.into(), method: method.into(), params: None };
+        self.send_session_event(host, &session, event).await;
+    }
+
     fn route(&self, call: HostCall) {
         let hosts = self.hosts.borrow().clone();
         let is_queued = self.queue_calls_to.lock().unwrap().contains(&call.host);
