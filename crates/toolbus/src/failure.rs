@@ -107,6 +107,12 @@ pub enum Failure {
     HeldBackTool { tool: String, server: String },
     #[error("no tool {tool:?}")]
     UnknownTool { tool: String, nearest: Vec<String>, hosts: usize },
+    #[error("{tool} may have effects: its server does not mark it as read-only")]
+    MayHaveEffects { tool: String },
+    #[error("{tool} failed; only the time of successful calls is measured")]
+    ToolFailed { tool: String },
+    #[error("no tool given, and the demo server is not there")]
+    NoBenchTool { read_only: Vec<String> },
     #[error("{0}")]
     Arguments(#[from] ArgumentsError),
     #[error("{0}")]
@@ -193,6 +199,9 @@ impl Failure {
                 let names: Vec<&str> = nearest.iter().map(String::as_str).collect();
                 Some(format!("did you mean {}?", or_list(&names)))
             }
+            Self::NoBenchTool { read_only } if !read_only.is_empty() => {
+                Some(format!("name a tool; read-only ones are: {}", read_only.join(", ")))
+            }
             Self::UnknownHost { known, .. } if !known.is_empty() => Some(format!("known hosts: {}", known.join(", "))),
             other => other.fixed_hint().map(str::to_owned),
         }
@@ -225,6 +234,9 @@ impl Failure {
             Self::HeldBackTool { .. } => Some(ErrorCode::HeldBack.hint()),
             Self::UnknownTool { hosts: 0, .. } => Some("no host has announced any tools; start one with `toolbus up`"),
             Self::UnknownTool { .. } => Some("`toolbus tools` lists the tools"),
+            Self::MayHaveEffects { .. } => Some("--yes calls it nevertheless, many times"),
+            Self::ToolFailed { .. } => Some("`toolbus call` with the same arguments shows the error"),
+            Self::NoBenchTool { .. } => Some("name a tool that may be called many times"),
             Self::Arguments(ArgumentsError::Refused { .. } | ArgumentsError::UnknownName { .. }) => {
                 Some("`toolbus tools --json` shows the tool's schema; --no-check sends the arguments unchecked")
             }

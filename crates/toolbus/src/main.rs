@@ -54,6 +54,8 @@ enum Command {
     Tools(commands::tools::ToolsArgs),
     /// Call a tool.
     Call(commands::call::CallArgs),
+    /// Measure calls of a tool: latencies, rates, and where the time goes.
+    Bench(commands::bench::BenchArgs),
     /// Manage tasks: calls that run detached from their caller, started with `call --detach` or by MCP clients.
     Task(commands::task::TaskArgs),
     /// Serve MCP on stdin and stdout, with the tools of all hosts.
@@ -131,7 +133,7 @@ fn main() -> ExitCode {
         Err(error) => return failure::report(&failure::Failure::Runtime(error)),
     };
     let failed = match command {
-        Command::Call(_) | Command::Task(_) => Some(NO_ANSWER),
+        Command::Call(_) | Command::Bench(_) | Command::Task(_) => Some(NO_ANSWER),
         Command::Policy(_) => Some(NO_DECISION),
         _ => None,
     };
@@ -150,6 +152,7 @@ fn main() -> ExitCode {
 async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
     let done = match command {
         Command::Call(args) => return commands::call::run(args).await,
+        Command::Bench(args) => return commands::bench::run(args).await,
         Command::Task(args) => return commands::task::run(args).await,
         Command::Policy(command) => return commands::policy::run(command),
         Command::Up(args) => commands::up::run(args).await,

@@ -86,7 +86,7 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     // Parse the arguments before connecting.
     let given = args.arguments.clone().map(read_arguments).transpose()?;
     let client = args.reach.connect(LocalAgent::Worker, transient_agent(args.role.clone()), true).await?;
-    let mut catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
+    let mut catalog = Catalog::fetch_for(&client, args.host.as_deref(), &args.tool).await?;
     let client = client.into_multiplexed();
     if args.host.is_some() {
         held_back::add(&mut catalog, &client, &args.tool).await?;
@@ -122,7 +122,7 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-fn read_arguments(text: String) -> Result<Raw, Failure> {
+pub fn read_arguments(text: String) -> Result<Raw, Failure> {
     let mut text = text;
     if text == "-" {
         text.clear();
@@ -302,7 +302,7 @@ fn show_event(body: &Body, progress: &mut Progress) {
     }
 }
 
-fn params(tool: &str, arguments: Raw) -> Raw {
+pub fn params(tool: &str, arguments: Raw) -> Raw {
     let me = raw(&json!({"name": "toolbus", "title": "toolbus call", "version": env!("CARGO_PKG_VERSION")}));
     let mut meta_members = Members::default();
     // No client capabilities: the command can't answer elicitation or sampling.
@@ -317,11 +317,11 @@ fn params(tool: &str, arguments: Raw) -> Raw {
     params.into_raw()
 }
 
-fn message(client: &MultiplexedClient, request: &HostRequest) -> Result<InboxMessage, Failure> {
+pub fn message(client: &MultiplexedClient, request: &HostRequest) -> Result<InboxMessage, Failure> {
     Ok(InboxMessage::new(client.client().me(), "mcp_request", Body::parse(request.to_json().into_bytes())?))
 }
 
-async fn send(client: &MultiplexedClient, host: &str, request: &HostRequest) -> Result<(), Failure> {
+pub async fn send(client: &MultiplexedClient, host: &str, request: &HostRequest) -> Result<(), Failure> {
     let send = SendOptions { deadline: Some(Duration::from_secs(60)) };
     client.client().deliver_with(host, message(client, request)?, send).await?;
     Ok(())

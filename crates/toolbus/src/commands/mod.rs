@@ -4,6 +4,7 @@ pub mod agent;
 pub mod approvals;
 pub mod ask;
 pub mod audit;
+pub mod bench;
 pub mod broker;
 pub mod call;
 pub mod calls;

@@ -282,17 +282,50 @@ async fn over_http_a_revoked_token_ends_its_streams() {
 
 async fn initialize(up: &UpWithRoles, token: &str) -> String {
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+    answer_to(&mut begin_post(up, token, body.len(), body).await).await
+}
+
+/// Sends the head of a request, and its body or the first part of it.
+async fn begin_post(up: &UpWithRoles, token: &str, length: usize, body: &str) -> TcpStream {
     let address = up.0.address();
     let head = format!(
         "POST /mcp HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
-         Accept: application/json, text/event-stream\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
+         Accept: application/json, text/event-stream\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n",
     );
     let mut socket = TcpStream::connect(address).await.expect("it listens");
     socket.write_all(head.as_bytes()).await.expect("open");
+    // A refusal closes the connection, possibly before all was read.
+    socket.write_all(body.as_bytes()).await.ok();
+    socket
+}
+
+async fn answer_to(socket: &mut TcpStream) -> String {
     let mut answer = Vec::new();
-    soon("the answer", socket.read_to_end(&mut answer)).await.expect("readable");
+    soon("the answer", socket.read_to_end(&mut answer)).await.ok();
     String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn incomplete_http_bodies_of_one_agent_are_refused_at_its_share_and_leave_room_for_others() {
+    const PART: usize = 14 << 20;
+    let up = UpWithRoles::start().await;
+    let mut tokens = Vec::new();
+    for name in ["bob", "ann"] {
+        let file = up.add(name, &["--role", "reader"]).await;
+        drop(soon("the token is accepted", connect_retrying(&up, &file)).await);
+        tokens.push(std::fs::read_to_string(&file).expect("written above"));
+    }
+    let spaces = " ".repeat(PART);
+    let first = begin_post(&up, &tokens[0], PART + 1, &spaces).await;
+    let refused = answer_to(&mut begin_post(&up, &tokens[0], PART + 1, &spaces).await).await;
+    assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("TB0220"), "{refused}");
+    let others = answer_to(&mut begin_post(&up, &tokens[1], PART, &spaces).await).await;
+    assert!(others.starts_with("HTTP/1.1 400"), "complete, though not JSON: {others}");
+    drop(first);
+    soon("the share is free again", async {
+        while !answer_to(&mut begin_post(&up, &tokens[0], PART, &spaces).await).await.starts_with("HTTP/1.1 400") {}
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -9,8 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
 fn initialize() -> String {
-    let params =
-        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {"roots": {}}, "clientInfo": {"name": "t", "version": "1"}});
     format!("{}\n", json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}))
 }
 
@@ -71,7 +70,7 @@ async fn requests_before_the_broker_started_are_answered_once_it_runs() {
 
 #[tokio::test]
 async fn sessions_of_exited_clients_are_closed_at_the_host() {
-    // A legacy server has one process per session.
+    // A legacy server has one process per session, and the host's own is only for a client without capabilities.
     let server = "import sys, json\n\
         for line in iter(sys.stdin.readline, ''):\n\
         \x20 m = json.loads(line); method = m.get('method')\n\
