@@ -5,7 +5,7 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -61,10 +61,16 @@ impl Sample {
     }
 }
 
-/// Drives all connections concurrently and measures the operations that complete inside the window.
+/// Drives all connections concurrently and measures the operations that complete inside the window. If none does, it
+/// waits for the first one, so that a slow machine gets a low rate instead of none.
 pub async fn drive<L: Load>(connections: Vec<L>, body: Bytes, plan: Plan) -> anyhow::Result<Sample> {
     let begin = Instant::now() + plan.warm_up;
-    let window = Window { begin, end: begin + plan.window, budget: Arc::new(AtomicU64::new(plan.limit)) };
+    let window = Window {
+        begin,
+        end: begin + plan.window,
+        budget: Arc::new(AtomicU64::new(plan.limit)),
+        counted: Arc::default(),
+    };
     let mut callers = JoinSet::new();
     for connection in connections.into_iter().map(Arc::new) {
         for _ in 0..plan.in_flight {
@@ -92,9 +98,15 @@ struct Window {
     begin: Instant,
     end: Instant,
     budget: Arc<AtomicU64>,
+    /// Whether an operation completed since the beginning.
+    counted: Arc<AtomicBool>,
 }
 
 impl Window {
+    fn is_open(&self, now: Instant) -> bool {
+        now <= self.end || !self.counted.load(Ordering::Relaxed)
+    }
+
     fn spend(&self) -> bool {
         self.budget.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
@@ -113,10 +125,11 @@ fn histogram() -> Histogram<u64> {
 async fn call_repeatedly<L: Load>(connection: Arc<L>, body: Bytes, window: Window) -> anyhow::Result<CallerStats> {
     let mut stats = CallerStats { latencies: histogram(), last: None };
     let mut sent = Instant::now();
-    while sent < window.end && window.spend() {
+    while window.is_open(sent) && window.spend() {
         connection.once(&body).await?;
         let done = Instant::now();
-        if done >= window.begin && done <= window.end {
+        if done >= window.begin && window.is_open(done) {
+            window.counted.store(true, Ordering::Relaxed);
             let nanoseconds = u64::try_from((done - sent).as_nanos()).unwrap_or(u64::MAX);
             stats.latencies.saturating_record(nanoseconds);
             stats.last = Some(done);
@@ -136,7 +149,8 @@ async fn collect(mut callers: JoinSet<anyhow::Result<CallerStats>>, window: Wind
     }
     let last = last.context("nothing completed inside the window")?;
     let ended_early = window.budget.load(Ordering::Relaxed) == 0;
-    let elapsed = if ended_early { last - window.begin } else { window.end - window.begin };
+    let end = if ended_early { last } else { last.max(window.end) };
+    let elapsed = end - window.begin;
     let microseconds = |quantile| Some(all.value_at_quantile(quantile) as f64 / 1_000.0);
     Ok(Sample { p50_us: microseconds(0.5), p99_us: microseconds(0.99), ..Sample::of_total(all.len(), elapsed) })
 }
@@ -160,6 +174,26 @@ mod tests {
         let sample = drive(vec![Instantaneous], Bytes::new(), plan).await.unwrap();
         assert_eq!(sample.operations, 1_000);
         assert!(sample.seconds < 30.0);
+    }
+
+    struct Slow;
+
+    impl Load for Slow {
+        async fn once(&self, _: &Bytes) -> anyhow::Result<()> {
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_millis(5) {
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_load_slower_than_its_window_still_has_a_rate() {
+        let plan = Plan { in_flight: 1, warm_up: Duration::ZERO, window: Duration::from_millis(1), limit: u64::MAX };
+        let sample = drive(vec![Slow], Bytes::new(), plan).await.unwrap();
+        assert_eq!(sample.operations, 1);
+        assert!(sample.seconds >= 0.005, "the time until the first completion counts: {}", sample.seconds);
     }
 
     #[test]

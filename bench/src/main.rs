@@ -7,6 +7,7 @@ mod backlog;
 mod chaos;
 mod cli;
 mod contenders;
+mod figures;
 mod flood;
 mod goals;
 mod idle;
@@ -90,6 +91,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
             one_thread()?.block_on(limited(journal::host::run(options)))?;
         }
         Command::McpServer(options) => mcp::server::serve(&options)?,
+        Command::McpRelay(options) => mcp::relay::serve(&options)?,
         Command::EffectServer(options) => chaos::effect::serve(&options)?,
         Command::ChaosWatchdog { folder } => chaos::watch(&folder),
         Command::Relay { contender } => {

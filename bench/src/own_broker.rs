@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use toolbus_client::{AgentRef, BrokerClient};
 
-use crate::process::Running;
+use crate::{figures::Figures, process::Running};
 
 const TOKEN: &str = "bench-token";
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -63,20 +63,31 @@ pub fn memory(broker: &Running) -> anyhow::Result<(f64, f64)> {
 #[derive(Default)]
 pub struct Report {
     missed: u32,
+    figures: Figures,
 }
 
 impl Report {
-    pub fn line(&self, label: &str, figure: String) {
-        println!("{label:<40} {figure}");
+    /// A figure without a limit.
+    pub fn rate(&mut self, label: &str, per_second: f64) {
+        self.figures.require(label, Some(per_second));
+        println!("{label:<40} {per_second:.0}/s");
     }
 
     pub fn check(&mut self, label: &str, figure: f64, limit: f64, unit: &str) {
-        let verdict = if figure <= limit { "reached" } else { "MISSED" };
-        self.missed += u32::from(figure > limit);
-        self.line(label, format!("{figure:.1} {unit} (at most {limit} {unit}: {verdict})"));
+        self.figures.require(label, Some(figure));
+        self.check_change(label, figure, limit, unit);
     }
 
-    pub fn finish(self, check: bool) -> ExitCode {
-        if check && self.missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    /// Like [`check`](Self::check) for a difference, which may be zero or below.
+    pub fn check_change(&mut self, label: &str, figure: f64, limit: f64, unit: &str) {
+        let verdict = if figure <= limit { "reached" } else { "MISSED" };
+        self.missed += u32::from(figure > limit);
+        println!("{label:<40} {figure:.1} {unit} (at most {limit} {unit}: {verdict})");
+    }
+
+    /// Fails if a figure is missing, or with `check` if a goal was missed.
+    pub fn finish(self, check: bool) -> anyhow::Result<ExitCode> {
+        self.figures.ensure_complete()?;
+        Ok(if check && self.missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }

@@ -71,7 +71,7 @@ impl Results {
     }
 }
 
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+pub fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let upper = *values.get(values.len() / 2)?;

@@ -3,7 +3,7 @@
 
 use std::{io::IsTerminal, process::ExitCode, time::Duration};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::{
     process::Command,
@@ -12,7 +12,8 @@ use tokio::{
 
 use crate::{
     cli::RunOptions,
-    contenders::{Contender, broker},
+    contenders::{Contender, broker, original_host},
+    figures::Figures,
     goals,
     load::Sample,
     process::Running,
@@ -51,7 +52,7 @@ async fn measure_and_report(options: RunOptions) -> anyhow::Result<ExitCode> {
         if !quiet::wait(options.idle_timeout()).await {
             results.disturbed += 1;
         }
-        match measure(&tools, step, options.seconds()).await {
+        match measure(&tools, step.contender, step.shape, options.seconds()).await {
             Ok(sample) => {
                 progress.measured(step, &sample);
                 results.add(step.contender, step.shape, sample);
@@ -70,13 +71,31 @@ async fn measure_and_report(options: RunOptions) -> anyhow::Result<ExitCode> {
     }
     progress.finish();
     let run = report::RunFacts::collect(&options, &tools).await;
-    let verdicts = goals::judge(&results);
+    let verdicts = if options.short { Vec::new() } else { goals::judge(&results) };
     report::print(&results, &verdicts, &run);
-    ensure!(!results.is_empty(), "nothing was measured");
-    report::write(&tools.out, &results, &verdicts, &run)?;
+    if !options.short {
+        report::write(&tools.out, &results, &verdicts, &run)?;
+    }
+    figures(&results, &options).ensure_complete()?;
     let missed = verdicts.iter().any(|verdict| verdict.reached != Some(true));
     let failed = options.check && (missed || !results.failures.is_empty());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// A contender may be missing only if it could not be installed.
+fn figures(results: &Results, options: &RunOptions) -> Figures {
+    let mut figures = Figures::default();
+    let skipped = |contender| results.skipped.iter().any(|(skipped, _)| *skipped == contender);
+    for contender in options.contenders() {
+        if contender.needs_installation() && skipped(contender) {
+            continue;
+        }
+        for shape in options.shapes().into_iter().filter(|shape| contender.supports(*shape)) {
+            let rate = results.summary(contender, shape).map(|summary| summary.rate);
+            figures.require(format!("{contender} in {shape}"), rate);
+        }
+    }
+    figures
 }
 
 /// Builds or installs the contenders' programs; skips contenders for which that fails.
@@ -118,29 +137,35 @@ fn schedule(rounds: u32, shapes: &[Shape], contenders: &[Contender]) -> Vec<Step
     steps
 }
 
-async fn measure(tools: &Tools, step: &Step, seconds: f64) -> anyhow::Result<Sample> {
+/// Measures a contender in one shape, with processes of its own.
+pub async fn measure(tools: &Tools, contender: Contender, shape: Shape, seconds: f64) -> anyhow::Result<Sample> {
     let folder = tempfile::tempdir_in(&tools.out).context("create a data folder")?;
     let folder = folder.path();
-    let broker = broker::start(step.contender, tools, folder).await?;
+    let broker = broker::start(contender, tools, folder).await?;
     let peer = |role: &str| {
         let mut command = Command::new(&tools.bench);
-        command.args([role, "--contender", step.contender.name()]);
+        command.args([role, "--contender", contender.name()]);
         command.args(["--url", &broker.url]);
         command
     };
-    let host = if let Shape::Call { .. } = step.shape {
-        let mut host = Running::spawn("host", peer("host"), folder)?;
-        host.line_after("ready", HOST_TIMEOUT).await?;
-        Some(host)
-    } else {
-        None
+    let host = match (shape, contender) {
+        (Shape::Call { .. }, Contender::BambooHost) => {
+            let programs = tools.original_programs().await?;
+            Some(Running::spawn("host", original_host::command(&programs, &broker.url, folder), folder)?)
+        }
+        (Shape::Call { .. }, _) => {
+            let mut host = Running::spawn("host", peer("host"), folder)?;
+            host.line_after("ready", HOST_TIMEOUT).await?;
+            Some(host)
+        }
+        _ => None,
     };
-    let seconds = match (step.contender, step.shape) {
+    let seconds = match (contender, shape) {
         (Contender::JetStreamAlways, Shape::OneWay) => seconds.max(SYNC_ALWAYS_SECONDS),
         _ => seconds,
     };
     let mut command = peer("worker");
-    command.args(["--shape", &step.shape.key()]);
+    command.args(["--shape", &shape.key()]);
     command.args(["--seconds", &seconds.to_string()]);
     let mut worker = Running::spawn("worker", command, folder)?;
     let limit = Duration::from_secs_f64(seconds) + WORKER_SLACK;

@@ -41,7 +41,7 @@ impl Tools {
         let key = program_of(contender);
         if !self.found.contains_key(&key) {
             let found = match key {
-                Contender::Toolbus => self.build_toolbus().await,
+                Contender::Toolbus => self.toolbus(),
                 Contender::NatsCore => self.install_nats().await,
                 Contender::Bamboo => self.build_original().await,
                 _ => Ok(self.bench.clone()),
@@ -68,21 +68,10 @@ impl Tools {
         Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    async fn build_toolbus(&self) -> anyhow::Result<PathBuf> {
-        let profile = self.bench.parent().context("this program has a folder")?;
-        let target = profile.parent().context("the target folder")?;
-        let mut command = cargo();
-        command
-            .args(["build", "--quiet", "--package", "toolbus", "--bin", "toolbus"])
-            .arg("--manifest-path")
-            .arg(workspace().join("Cargo.toml"))
-            .arg("--target-dir")
-            .arg(target);
-        if profile.ends_with("release") {
-            command.arg("--release");
-        }
-        run(command, BUILD_TIMEOUT).await.context("build toolbus")?;
-        existing(profile.join("toolbus"))
+    /// The `toolbus` of the same build. It is not built here: cargo would select other features for one package alone,
+    /// and rebuild most of the workspace without a word.
+    pub fn toolbus(&self) -> anyhow::Result<PathBuf> {
+        existing(self.bench.with_file_name("toolbus")).context("find toolbus; `cargo xtask bench` builds it")
     }
 
     /// The folder with the original's broker, host and worker.
@@ -124,7 +113,7 @@ impl Tools {
 fn program_of(contender: Contender) -> Contender {
     match contender {
         Contender::JetStream | Contender::JetStreamLog | Contender::JetStreamAlways => Contender::NatsCore,
-        Contender::ToolbusJson => Contender::Toolbus,
+        Contender::ToolbusJson | Contender::BambooHost => Contender::Toolbus,
         other => other,
     }
 }

@@ -91,14 +91,13 @@ fn test(tool: &Path, crates: &[&str], args: &MutantsArgs, config: &Path, folder:
     command.arg("--config").arg(config).arg("--output").arg(folder);
     // In random order, so that the mutants that are left at the end of the time are no particular ones.
     command.arg("--shuffle").arg("--jobs").arg(args.jobs.to_string());
-    // Dependencies are built once, the crates themselves for every mutant.
-    let mut levels = vec![("\"*\"".to_owned(), 2)];
-    levels.extend(crates.iter().map(|name| (format!("toolbus-{name}"), 0)));
-    for (package, level) in levels {
+    // The rest of the workspace is built once, the crates themselves for every mutant.
+    for name in crates {
         command.arg("--cargo-arg=--config");
-        command.arg(format!("--cargo-arg=profile.dev.package.{package}.opt-level={level}"));
+        command.arg(format!("--cargo-arg=profile.dev.package.toolbus-{name}.opt-level=0"));
     }
-    command.args(["--minimum-test-timeout", "10", "--", "--tests"]).env("CARGO_PROFILE_DEV_DEBUG", "0");
+    command.args(["--minimum-test-timeout", "10", "--", "--tests"]);
+    command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "2").env("CARGO_PROFILE_DEV_DEBUG", "0");
     let log = folder.join("log.txt");
     eprintln!("\n── mutants (progress is in {})", log.display());
     let mut running = Running::start("cargo mutants", &mut command, &log)?;

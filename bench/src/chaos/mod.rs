@@ -27,7 +27,7 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::{deployment::System, run::Run, verdict::Verdict};
-use crate::tools::{Tools, existing};
+use crate::tools::Tools;
 
 pub use watchdog::watch;
 
@@ -94,7 +94,7 @@ pub async fn run(mut options: ChaosOptions) -> anyhow::Result<ExitCode> {
     let tools = Tools::locate(None)?;
     let binary = match &options.binary {
         Some(binary) => binary.canonicalize().with_context(|| format!("find {}", binary.display()))?,
-        None => existing(tools.bench.with_file_name("toolbus"))?,
+        None => tools.toolbus()?,
     };
     let mut systems = vec![System::Toolbus { binary, with_safe: !options.without_safe }];
     if options.original {

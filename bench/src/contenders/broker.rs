@@ -23,7 +23,7 @@ pub struct Broker {
 
 pub async fn start(contender: Contender, tools: &Tools, folder: &Path) -> anyhow::Result<Broker> {
     match contender {
-        Contender::Toolbus | Contender::ToolbusJson => start_toolbus(tools, folder).await,
+        Contender::Toolbus | Contender::ToolbusJson | Contender::BambooHost => start_toolbus(tools, folder).await,
         Contender::RelayFast | Contender::RelayMultiThread => start_relay(contender, tools, folder).await,
         Contender::NatsCore => start_nats(tools, folder, "").await,
         Contender::JetStream | Contender::JetStreamLog => start_nats(tools, folder, &jetstream(folder, "")).await,

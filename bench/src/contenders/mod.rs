@@ -5,6 +5,7 @@ pub mod broker;
 pub mod jetstream;
 pub mod nats;
 pub mod original;
+pub mod original_host;
 pub mod toolbus;
 
 use std::{fmt, future::Future, str::FromStr};
@@ -29,15 +30,27 @@ pub enum Contender {
     JetStreamLog,
     JetStreamAlways,
     Bamboo,
+    BambooHost,
 }
 
 use Contender::{
-    Bamboo, JetStream, JetStreamAlways, JetStreamLog, NatsCore, RelayFast, RelayMultiThread, Toolbus, ToolbusJson,
+    Bamboo, BambooHost, JetStream, JetStreamAlways, JetStreamLog, NatsCore, RelayFast, RelayMultiThread, Toolbus,
+    ToolbusJson,
 };
 
 impl Contender {
-    pub const ALL: [Contender; 9] =
-        [Toolbus, ToolbusJson, RelayFast, RelayMultiThread, NatsCore, JetStream, JetStreamLog, JetStreamAlways, Bamboo];
+    pub const ALL: [Contender; 10] = [
+        Toolbus,
+        ToolbusJson,
+        RelayFast,
+        RelayMultiThread,
+        NatsCore,
+        JetStream,
+        JetStreamLog,
+        JetStreamAlways,
+        Bamboo,
+        BambooHost,
+    ];
 
     /// The name used on the command line, in tables and in JSON.
     pub fn name(self) -> &'static str {
@@ -51,6 +64,7 @@ impl Contender {
             JetStreamLog => "jetstream-log",
             JetStreamAlways => "jetstream-always",
             Bamboo => "bamboo+nodelay",
+            BambooHost => "bamboo-host",
         }
     }
 
@@ -65,17 +79,24 @@ impl Contender {
             JetStreamLog => "JetStream as above, but acked messages are kept",
             JetStreamAlways => "JetStream file storage, work queues, sync_interval: always",
             Bamboo => "bamboo-broker 2026.11.1, TCP_NODELAY forced on, no rate limit",
+            BambooHost => "this broker and client, the host of bamboo-broker 2026.11.1 as it is (Nagle's algorithm)",
         }
     }
 
     /// Whether it is measured unless `--only` selects others. The goals refer only to these.
     pub fn by_default(self) -> bool {
-        !matches!(self, ToolbusJson | JetStreamLog)
+        !matches!(self, ToolbusJson | JetStreamLog | BambooHost)
+    }
+
+    /// Whether its program is neither part of this build nor built from this workspace.
+    pub fn needs_installation(self) -> bool {
+        !matches!(self, Toolbus | ToolbusJson | RelayFast | RelayMultiThread)
     }
 
     pub fn supports(self, shape: Shape) -> bool {
         match shape {
-            Shape::Call { .. } => true,
+            // Its tool takes no body; only the rate of small calls is of interest.
+            Shape::Call { body, .. } => self != BambooHost || body <= 100,
             Shape::OneWay => matches!(self, Toolbus | JetStream | JetStreamAlways),
             Shape::Drain { .. } => self == Toolbus,
         }
@@ -109,6 +130,7 @@ pub async fn host(contender: Contender, url: &str, ready: impl FnOnce()) -> anyh
         JetStream | JetStreamAlways => jetstream::host(url, RetentionPolicy::WorkQueue, ready).await,
         JetStreamLog => jetstream::host(url, RetentionPolicy::Limits, ready).await,
         Bamboo | ToolbusJson => original::host(url, ready).await,
+        BambooHost => bail!("{contender} has a program of its own"),
     }
 }
 
@@ -142,6 +164,7 @@ async fn calls(contender: Contender, url: &str, shape: Shape, workers: u32, plan
         JetStream | JetStreamLog | JetStreamAlways => {
             call_all(shape, workers, plan, |n| jetstream::Worker::connect(url, n)).await
         }
+        BambooHost => call_all(shape, workers, plan, |n| original_host::Worker::connect(url, n)).await,
         Bamboo | ToolbusJson => call_all(shape, workers, plan, |n| original::Worker::connect(url, n)).await,
     }
 }

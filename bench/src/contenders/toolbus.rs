@@ -109,7 +109,7 @@ async fn empty(owner: &BrokerClient, pending: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn connect(url: &str, name: &str) -> anyhow::Result<BrokerClient> {
+pub async fn connect(url: &str, name: &str) -> anyhow::Result<BrokerClient> {
     BrokerClient::connect(url, AgentRef::new(name.to_owned()), TOKEN)
         .await
         .with_context(|| format!("connect to {url} as {name}"))

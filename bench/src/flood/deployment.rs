@@ -11,7 +11,7 @@ use super::ways::Role;
 use crate::{
     own_broker,
     process::Running,
-    tools::{self, Tools, existing},
+    tools::{self, Tools},
 };
 
 /// Mailbox of the host.
@@ -35,7 +35,7 @@ pub struct Deployment {
 impl Deployment {
     /// Starts broker and host, and makes the credentials of `honest` and `hostile` agents.
     pub async fn start(tools: &Tools, honest: usize, hostile: usize, role: Role) -> anyhow::Result<Self> {
-        let toolbus = existing(tools.bench.with_file_name("toolbus"))?;
+        let toolbus = tools.toolbus()?;
         let folder = own_broker::folder()?;
         let config = folder.path().join("toolbus.toml");
         std::fs::write(&config, configuration(&tools.bench)).context("write the configuration")?;

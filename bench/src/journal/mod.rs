@@ -5,7 +5,7 @@
 mod cpu_time;
 pub mod host;
 mod report;
-mod sync;
+pub mod sync;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -15,10 +15,12 @@ use tokio::process::Command;
 
 use self::sync::SyncTime;
 use crate::{
+    figures::Figures,
     mcp::{Era, calls_started, connection::Connection, drive},
     own_broker,
     process::Running,
-    tools::{Tools, existing},
+    results::median,
+    tools::Tools,
 };
 
 const READY_LIMIT: Duration = Duration::from_secs(40);
@@ -34,12 +36,25 @@ pub struct JournalOptions {
     /// Calls in flight when the rate is measured.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
     in_flight: u32,
+    /// One short round without verdicts: fails if a mode has no figure.
+    #[arg(long, conflicts_with_all = ["rounds", "seconds", "check"])]
+    short: bool,
     /// Fail if a goal is missed.
     #[arg(long)]
     check: bool,
     /// Folder for results and tools [default: bench, in the target folder].
     #[arg(long, value_name = "DIR")]
     out: Option<std::path::PathBuf>,
+}
+
+impl JournalOptions {
+    fn rounds(&self) -> u32 {
+        if self.short { 1 } else { self.rounds }
+    }
+
+    fn seconds(&self) -> f64 {
+        if self.short { 0.2 } else { self.seconds }
+    }
 }
 
 /// Whether the host has a journal, and whether its tool is replay-safe.
@@ -90,7 +105,7 @@ pub struct Syncs {
 
 pub async fn run(options: JournalOptions) -> anyhow::Result<ExitCode> {
     let tools = Tools::locate(options.out.clone())?;
-    let toolbus = existing(tools.bench.with_file_name("toolbus"))?;
+    let toolbus = tools.toolbus()?;
     let folder = own_broker::folder()?;
     let (_broker, url, _) = own_broker::start(folder.path()).await?;
     let mut hosts = Vec::new();
@@ -99,9 +114,9 @@ pub async fn run(options: JournalOptions) -> anyhow::Result<ExitCode> {
     }
     let (mut bare, mut journal) = (Vec::new(), Vec::new());
     let mut measured: Vec<(Mode, Vec<Sample>)> = Mode::ALL.map(|mode| (mode, Vec::new())).into();
-    for round in 0..options.rounds as usize {
-        eprintln!("round {} of {}", round + 1, options.rounds);
-        let window = Duration::from_secs_f64(options.seconds);
+    for round in 0..options.rounds() as usize {
+        eprintln!("round {} of {}", round + 1, options.rounds());
+        let window = Duration::from_secs_f64(options.seconds());
         let sync_folder = folder.path().to_owned();
         let sync = tokio::task::spawn_blocking(move || sync::bare(&sync_folder, window / 2));
         bare.push(sync.await.context("measure a sync")??);
@@ -120,8 +135,21 @@ pub async fn run(options: JournalOptions) -> anyhow::Result<ExitCode> {
     }
     let (text, reached) = report::render(&measured, &Syncs { bare, journal }, &options);
     println!("{text}");
-    std::fs::write(tools.out.join("journal.txt"), &text).context("write the report")?;
+    if !options.short {
+        std::fs::write(tools.out.join("journal.txt"), &text).context("write the report")?;
+    }
+    figures(&measured).ensure_complete()?;
     Ok(if options.check && !reached { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn figures(measured: &[(Mode, Vec<Sample>)]) -> Figures {
+    let mut figures = Figures::default();
+    for (mode, samples) in measured {
+        let value = |value: fn(&Sample) -> f64| median(samples.iter().map(value));
+        figures.require(format!("{}, alone", mode.description()), value(|sample| sample.p50_us));
+        figures.require(format!("{}, many in flight", mode.description()), value(|sample| sample.rate));
+    }
+    figures
 }
 
 async fn start_host(tools: &Tools, url: &str, folder: &std::path::Path, mode: Mode) -> anyhow::Result<Running> {
@@ -145,15 +173,15 @@ async fn measure(
     let connection = Connection::stdio(connect, Era::Modern, &folder.join("client.log"))?;
     first_call(&connection).await?;
     let connection = Arc::new(connection);
-    let window = Duration::from_secs_f64(options.seconds);
+    let window = Duration::from_secs_f64(options.seconds());
     let lone = drive(&connection, 1, window).await?;
     let (before, calls_before) = (cpu_time::of_machine()?, calls_started());
     let many = drive(&connection, options.in_flight, window).await?;
     let (cpu, calls) = (cpu_time::of_machine()? - before, calls_started() - calls_before);
     Ok(Sample {
-        p50_us: lone.value_at_quantile(0.5) as f64 / 1e3,
-        p99_us: lone.value_at_quantile(0.99) as f64 / 1e3,
-        rate: many.len() as f64 / window.as_secs_f64(),
+        p50_us: lone.p50_us.context("calls are timed")?,
+        p99_us: lone.p99_us.context("calls are timed")?,
+        rate: many.rate,
         cpu_us: cpu.as_secs_f64() * 1e6 / calls as f64,
     })
 }

@@ -1,9 +1,12 @@
-//! `bench mcp`: a tool call on every path from a client to a server, compared with the direct call.
+//! `bench mcp`: a tool call on every path from a client to a server, compared with the direct call, with relays that do
+//! nothing, with the bus alone and with a sync of the disk.
 
 pub mod connection;
 mod paths;
 mod programs;
+pub mod relay;
 mod report;
+mod results;
 pub mod server;
 
 use std::{
@@ -16,16 +19,24 @@ use std::{
 };
 
 use anyhow::Context;
+use bytes::Bytes;
 use clap::Args;
-use hdrhistogram::Histogram;
 use tokio::time::Instant;
 
-use self::{
-    connection::Connection,
-    paths::{Path, RunningPath},
-    programs::Programs,
+use self::{connection::Connection, paths::RunningPath, programs::Programs};
+pub use self::{
+    paths::Path,
+    results::{Results, Sample},
 };
-use crate::{contenders::Contender, tools::Tools};
+use crate::{
+    contenders::Contender,
+    goals::tool_calls,
+    journal, load,
+    load::{Load, Plan},
+    own_broker, run,
+    shape::LONE_SMALL,
+    tools::Tools,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Era {
@@ -34,7 +45,7 @@ pub enum Era {
 }
 
 impl Era {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Era::Legacy => "legacy",
             Era::Modern => "modern",
@@ -56,6 +67,9 @@ pub struct McpOptions {
     /// Calls in flight when the rate is measured.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=256))]
     in_flight: u32,
+    /// One short round of the paths that need no installation, without verdicts: fails if one has no figure.
+    #[arg(long, conflicts_with_all = ["rounds", "seconds", "check"])]
+    short: bool,
     /// Fail if a goal is missed.
     #[arg(long)]
     check: bool,
@@ -64,51 +78,65 @@ pub struct McpOptions {
     out: Option<std::path::PathBuf>,
 }
 
-/// One path in one round.
-#[derive(Clone, Copy)]
-pub struct Sample {
-    pub p50_us: f64,
-    pub p99_us: f64,
-    /// Calls per second with many in flight.
-    pub rate: f64,
-    /// Time from the start of a new client to its first answer.
-    pub first_us: f64,
-}
+impl McpOptions {
+    fn rounds(&self) -> u32 {
+        if self.short { 1 } else { self.rounds }
+    }
 
-pub struct Measured {
-    pub path: Path,
-    pub era: Era,
-    pub samples: Vec<Sample>,
+    fn seconds(&self) -> f64 {
+        if self.short { 0.2 } else { self.seconds }
+    }
+
+    fn paths(&self) -> Vec<Path> {
+        let chosen = |path: &Path| match self.only.as_slice() {
+            [] => !(self.short && path.needs_installation()),
+            only => *path == Path::Direct || only.contains(path),
+        };
+        Path::ALL.into_iter().filter(chosen).collect()
+    }
 }
 
 pub async fn run(options: McpOptions) -> anyhow::Result<ExitCode> {
     let mut tools = Tools::locate(options.out.clone())?;
     tools.prepare(Contender::Toolbus).await.map_err(anyhow::Error::msg)?;
-    let programs = Programs::new(tools.path(Contender::Toolbus)?.to_owned(), tools.bench.clone(), &tools.out);
-    let chosen = |path: &Path| *path == Path::Direct || options.only.is_empty() || options.only.contains(path);
+    let programs = Programs::new(tools.toolbus()?, tools.bench.clone(), &tools.out);
+    let mut results = Results::default();
     let mut prepared = Vec::new();
-    let mut skipped = Vec::new();
-    for path in Path::ALL.into_iter().filter(chosen) {
+    for path in options.paths() {
         match set_up(path, &programs).await {
             Ok((path, eras)) => prepared.extend(eras.into_iter().map(|era| (era, Arc::clone(&path)))),
-            Err(error) => skipped.push((path, format!("{error:#}"))),
+            Err(error) => results.skipped.push((path, format!("{error:#}"))),
         }
     }
-    let empty = |(era, prepared): &(Era, Prepared)| Measured { path: prepared.0, era: *era, samples: Vec::new() };
-    let mut measured: Vec<Measured> = prepared.iter().map(empty).collect();
-    for round in 1..=options.rounds {
-        eprintln!("round {round} of {}", options.rounds);
-        for ((era, path), into) in prepared.iter().zip(&mut measured) {
+    for round in 1..=options.rounds() {
+        eprintln!("round {round} of {}", options.rounds());
+        let bus = run::measure(&tools, Contender::Toolbus, LONE_SMALL, options.seconds()).await.context("the bus")?;
+        results.bus_us.extend(bus.p50_us);
+        results.sync_us.push(bare_sync(options.seconds()).await?);
+        for (era, path) in &prepared {
             match measure(&path.1, *era, &options).await {
-                Ok(sample) => into.samples.push(sample),
-                Err(error) => skipped.push((path.0, format!("{}, round {round}: {error:#}", era.name()))),
+                Ok(sample) => results.add(path.0, *era, sample),
+                Err(error) => results.skipped.push((path.0, format!("{}, round {round}: {error:#}", era.name()))),
             }
         }
     }
-    let (text, reached) = report::render(&measured, &skipped, &options);
+    let verdicts = if options.short { Vec::new() } else { tool_calls::judge(&results) };
+    let text = report::render(&results, &verdicts, &options);
     println!("{text}");
-    std::fs::write(tools.out.join("mcp.txt"), &text).context("write the report")?;
-    Ok(if options.check && !reached { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    if !options.short {
+        std::fs::write(tools.out.join("mcp.txt"), &text).context("write the report")?;
+    }
+    results.figures(&options.paths()).ensure_complete()?;
+    let missed = verdicts.iter().any(|verdict| verdict.reached != Some(true));
+    Ok(if options.check && missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The median of an append with fdatasync, on the disk on which broker and hosts have their data.
+async fn bare_sync(seconds: f64) -> anyhow::Result<f64> {
+    let folder = own_broker::folder()?;
+    let window = Duration::from_secs_f64(seconds / 2.0);
+    let sync = tokio::task::spawn_blocking(move || journal::sync::bare(folder.path(), window));
+    Ok(sync.await.context("measure a sync")??.p50_us)
 }
 
 type Prepared = Arc<(Path, RunningPath)>;
@@ -133,24 +161,23 @@ async fn set_up(path: Path, programs: &Programs) -> anyhow::Result<(Prepared, Ve
 }
 
 /// Starts a new client and measures the time to its first answer.
-async fn first_call(running: &RunningPath, era: Era) -> anyhow::Result<(Connection, Duration)> {
+async fn first_call(running: &RunningPath, era: Era) -> anyhow::Result<(Arc<Connection>, Duration)> {
     let start = Instant::now();
-    let connection = running.client(era)?;
+    let connection = Arc::new(running.client(era)?);
     connection.open().await?;
-    connection.echo("first").await?;
+    connection.once(&Bytes::new()).await?;
     Ok((connection, start.elapsed()))
 }
 
 async fn measure(running: &RunningPath, era: Era, options: &McpOptions) -> anyhow::Result<Sample> {
     let (connection, first) = first_call(running, era).await?;
-    let connection = Arc::new(connection);
-    let window = Duration::from_secs_f64(options.seconds);
+    let window = Duration::from_secs_f64(options.seconds());
     let lone = drive(&connection, 1, window).await?;
     let many = drive(&connection, options.in_flight, window).await?;
     Ok(Sample {
-        p50_us: lone.value_at_quantile(0.5) as f64 / 1e3,
-        p99_us: lone.value_at_quantile(0.99) as f64 / 1e3,
-        rate: many.len() as f64 / window.as_secs_f64(),
+        p50_us: lone.p50_us.context("calls are timed")?,
+        p99_us: lone.p99_us.context("calls are timed")?,
+        rate: many.rate,
         first_us: first.as_secs_f64() * 1e6,
     })
 }
@@ -162,35 +189,15 @@ pub fn calls_started() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// Keeps `in_flight` calls outstanding; returns their latencies in nanoseconds.
-pub async fn drive(connection: &Arc<Connection>, in_flight: u32, window: Duration) -> anyhow::Result<Histogram<u64>> {
-    let warm = Instant::now() + window / 4;
-    let end = warm + window;
-    let mut callers = tokio::task::JoinSet::new();
-    for _ in 0..in_flight {
-        let connection = Arc::clone(connection);
-        callers.spawn(async move {
-            let mut times = Histogram::<u64>::new(3).context("a histogram")?;
-            loop {
-                let start = Instant::now();
-                if start >= end {
-                    return anyhow::Ok(times);
-                }
-                // Every call is different, so that the host never joins it to an earlier client's call of the same
-                // agent.
-                let call = CALLS.fetch_add(1, Ordering::Relaxed);
-                connection
-                    .echo(&format!("a text of some length that is said back, as a tool's answer would be {call}"))
-                    .await?;
-                if start >= warm {
-                    times.record(start.elapsed().as_nanos() as u64).ok();
-                }
-            }
-        });
+/// Keeps `in_flight` calls outstanding on the connection.
+pub async fn drive(connection: &Arc<Connection>, in_flight: u32, window: Duration) -> anyhow::Result<load::Sample> {
+    load::drive(vec![Arc::clone(connection)], Bytes::new(), Plan::new(in_flight, window)).await
+}
+
+impl Load for Arc<Connection> {
+    async fn once(&self, _: &Bytes) -> anyhow::Result<()> {
+        // Every call is different, so that the host never joins it to an earlier client's call of the same agent.
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        self.echo(&format!("a text of some length that is said back, as a tool's answer would be {call}")).await
     }
-    let mut all = Histogram::<u64>::new(3).context("a histogram")?;
-    while let Some(times) = callers.join_next().await {
-        all.add(times.context("a caller")??).context("add histograms")?;
-    }
-    Ok(all)
 }

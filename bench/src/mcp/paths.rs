@@ -7,15 +7,18 @@ use anyhow::{Context, bail};
 use tokio::process::Command;
 
 use super::{Era, connection::Connection, programs::Programs};
-use crate::process::Running;
+use crate::{own_broker, process::Running};
 
 const READY_LIMIT: Duration = Duration::from_secs(40);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
     Direct,
+    Relay,
     Toolbus,
+    ToolbusSafe,
     ToolbusHttp,
+    ToolbusHttpSafe,
     Supergateway,
     McpRemote,
     FastMcp,
@@ -24,10 +27,13 @@ pub enum Path {
 }
 
 impl Path {
-    pub const ALL: [Path; 8] = [
+    pub const ALL: [Path; 11] = [
         Path::Direct,
+        Path::Relay,
         Path::Toolbus,
+        Path::ToolbusSafe,
         Path::ToolbusHttp,
+        Path::ToolbusHttpSafe,
         Path::Supergateway,
         Path::McpRemote,
         Path::FastMcp,
@@ -38,8 +44,11 @@ impl Path {
     pub fn name(self) -> &'static str {
         match self {
             Path::Direct => "direct",
+            Path::Relay => "bare-relay",
             Path::Toolbus => "toolbus",
+            Path::ToolbusSafe => "toolbus-safe",
             Path::ToolbusHttp => "toolbus-http",
+            Path::ToolbusHttpSafe => "toolbus-http-safe",
             Path::Supergateway => "supergateway",
             Path::McpRemote => "mcp-remote",
             Path::FastMcp => "fastmcp",
@@ -51,8 +60,11 @@ impl Path {
     pub fn description(self) -> &'static str {
         match self {
             Path::Direct => "client → server over stdio",
-            Path::Toolbus => "client → toolbus connect → broker → host → server; four processes, durable",
-            Path::ToolbusHttp => "client → HTTP /mcp of toolbus up → server; durable",
+            Path::Relay => "client → three processes that forward bytes over TCP → server",
+            Path::Toolbus => "client → toolbus connect → broker → host → server; durable, tool not replay-safe",
+            Path::ToolbusSafe => "the same; durable, replay-safe tool",
+            Path::ToolbusHttp => "client → HTTP /mcp of toolbus up → server; durable, tool not replay-safe",
+            Path::ToolbusHttpSafe => "the same; durable, replay-safe tool",
             Path::Supergateway => "client → HTTP supergateway 4.0.0 --stateful → server",
             Path::McpRemote => "client → mcp-remote 0.15.1 → supergateway → server",
             Path::FastMcp => "client → fastmcp 4.1.2 proxy over stdio → server",
@@ -61,8 +73,15 @@ impl Path {
         }
     }
 
-    pub fn is_ours(self) -> bool {
-        matches!(self, Path::Toolbus | Path::ToolbusHttp)
+    /// Whether it is a proxy of others.
+    pub fn needs_installation(self) -> bool {
+        use Path::{FastMcp, McpRemote, NpmMcpProxy, PypiMcpProxy, Supergateway};
+        matches!(self, Supergateway | McpRemote | FastMcp | NpmMcpProxy | PypiMcpProxy)
+    }
+
+    /// Whether the tool may run twice, so that the host doesn't wait for the journal's sync.
+    fn is_replay_safe(self) -> bool {
+        matches!(self, Path::ToolbusSafe | Path::ToolbusHttpSafe)
     }
 
     pub fn from_name(name: &str) -> Result<Self, String> {
@@ -93,35 +112,46 @@ enum Endpoint {
 
 impl RunningPath {
     pub async fn start(path: Path, programs: &Programs) -> anyhow::Result<Self> {
-        let folder = tempfile::tempdir().context("make a folder")?;
+        let folder = own_broker::folder()?;
         let mut processes = Vec::new();
         let server = programs.server();
         let endpoint = match path {
             Path::Direct => Endpoint::Stdio(server),
-            Path::Toolbus => {
-                let url = start_broker(programs, &folder, &mut processes).await?;
-                let config = mcp_config(&folder, &server)?;
+            Path::Relay => {
+                let last = relay(programs, "host-relay", &folder, &mut processes, |relay| {
+                    relay.arg("--").args(&server);
+                });
+                let last = last.await?;
+                let middle = relay(programs, "broker-relay", &folder, &mut processes, |relay| {
+                    relay.args(["--dial", &last]);
+                });
+                let middle = middle.await?;
+                Endpoint::Stdio(programs.relay(&["--dial", &middle]))
+            }
+            Path::Toolbus | Path::ToolbusSafe => {
+                let (broker, url, _) = own_broker::start_with(folder.path(), &[]).await?;
+                processes.push(broker);
                 let mut host = Command::new(&programs.toolbus);
-                host.args(["host", "--broker", &url, "--mcp-config"]).arg(config);
+                host.args(["host", "--broker", &url, "--config"]).arg(configuration(path, &folder, &server)?);
                 host.arg("--state").arg(folder.path().join("host-state"));
+                host.arg("--token-file").arg(folder.path().join("data/host.token"));
+                let host = Running::spawn("host", host, folder.path())?;
                 let token = folder.path().join("data/token");
-                host.arg("--token-file").arg(&token);
-                processes.push(Running::spawn("host", host, folder.path())?);
-                wait_for_server(programs, &url, &token).await?;
+                wait_for_server(programs, &url, &token).await.with_context(|| host.log_tail())?;
+                processes.push(host);
                 let connect = [programs.toolbus.display().to_string(), "connect".into(), "--broker".into(), url];
                 let connect = connect.into_iter().chain(["--token-file".into(), token.display().to_string()]);
                 Endpoint::Stdio(connect.collect())
             }
-            Path::ToolbusHttp => {
-                let config = mcp_config(&folder, &server)?;
+            Path::ToolbusHttp | Path::ToolbusHttpSafe => {
                 let mut up = Command::new(&programs.toolbus);
                 up.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
-                up.arg("--mcp-config").arg(config);
+                up.arg("--config").arg(configuration(path, &folder, &server)?);
                 let mut up = Running::spawn("up", up, folder.path())?;
                 let bus = up.line_after("listening on ", READY_LIMIT).await?;
-                processes.push(up);
                 let token_file = folder.path().join("data/token");
-                wait_for_server(programs, &bus, &token_file).await?;
+                wait_for_server(programs, &bus, &token_file).await.with_context(|| up.log_tail())?;
+                processes.push(up);
                 let token = std::fs::read_to_string(token_file).context("read the token")?;
                 let url = bus.replace("ws://", "http://").replace("/bus", "/mcp");
                 Endpoint::Http { url, token: Some(token.trim().to_owned()) }
@@ -151,16 +181,19 @@ impl RunningPath {
     }
 }
 
-async fn start_broker(
+/// Starts a relay that listens, and returns its address.
+async fn relay(
     programs: &Programs,
+    name: &'static str,
     folder: &tempfile::TempDir,
     processes: &mut Vec<Running>,
+    next: impl FnOnce(&mut Command),
 ) -> anyhow::Result<String> {
-    let mut broker = Command::new(&programs.toolbus);
-    broker.args(["broker", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
-    let mut broker = Running::spawn("broker", broker, folder.path())?;
-    let address = broker.line_after("listening on ", READY_LIMIT).await?;
-    processes.push(broker);
+    let mut command = command(&programs.relay(&["--listen"]))?;
+    next(&mut command);
+    let mut relay = Running::spawn(name, command, folder.path())?;
+    let address = relay.line_after("listening on ", READY_LIMIT).await?;
+    processes.push(relay);
     Ok(address)
 }
 
@@ -201,11 +234,12 @@ async fn http(
     Ok(Endpoint::Http { url: format!("http://127.0.0.1:{port}/mcp"), token: None })
 }
 
-fn mcp_config(folder: &tempfile::TempDir, server: &[String]) -> anyhow::Result<PathBuf> {
+fn configuration(path: Path, folder: &tempfile::TempDir, server: &[String]) -> anyhow::Result<PathBuf> {
     let (program, args) = server.split_first().context("a server has a program")?;
-    let config = serde_json::json!({"mcpServers": {"echo": {"command": program, "args": args}}});
-    let file = folder.path().join("mcp.json");
-    std::fs::write(&file, serde_json::to_vec_pretty(&config)?).context("write the config")?;
+    let replay = if path.is_replay_safe() { "safe" } else { "never" };
+    let text = format!("[servers.echo]\ncommand = {program:?}\nargs = {args:?}\nreplay = {replay:?}\n");
+    let file = folder.path().join("toolbus.toml");
+    std::fs::write(&file, text).context("write the configuration")?;
     Ok(file)
 }
 

@@ -31,15 +31,20 @@ impl Programs {
     /// Installs the programs of a path unless they are installed already.
     pub async fn prepare(&self, path: paths::Path) -> anyhow::Result<()> {
         match path {
-            paths::Path::Direct | paths::Path::Toolbus | paths::Path::ToolbusHttp => Ok(()),
             paths::Path::Supergateway | paths::Path::McpRemote | paths::Path::NpmMcpProxy => self.npm().await,
             paths::Path::FastMcp => self.python("fastmcp", FASTMCP).await,
             paths::Path::PypiMcpProxy => self.python("mcp-proxy", PYPI_MCP_PROXY).await,
+            _ => Ok(()),
         }
     }
 
     pub fn server(&self) -> Vec<String> {
         vec![text(&self.bench), "mcp-server".into()]
+    }
+
+    pub fn relay(&self, options: &[&str]) -> Vec<String> {
+        let command = [text(&self.bench), "mcp-relay".into()];
+        command.into_iter().chain(options.iter().map(ToString::to_string)).collect()
     }
 
     pub fn supergateway(&self, server: &[String], port: u16) -> (Vec<String>, u16) {

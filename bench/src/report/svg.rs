@@ -172,7 +172,7 @@ fn colour(contender: Contender) -> &'static str {
         Contender::JetStreamLog => "#7fbaf9",
         Contender::JetStream => "#54a3f7",
         Contender::JetStreamAlways => "#a5cdfb",
-        Contender::Bamboo => "#2f8f46",
+        Contender::Bamboo | Contender::BambooHost => "#2f8f46",
     }
 }
 

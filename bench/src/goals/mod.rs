@@ -1,5 +1,7 @@
-//! The performance goals, and the verdict of a run on each of them. A goal compares only contenders of the same run; a
-//! goal without measurements has no verdict.
+//! The performance goals, and the verdict of a run on each of them: of the bus here, of tool calls in `tool_calls`. A goal
+//! compares only contenders of the same run; a goal without measurements has no verdict.
+
+pub mod tool_calls;
 
 use serde::Serialize;
 
@@ -28,11 +30,21 @@ pub enum Requirement {
 
 #[derive(Serialize)]
 pub struct Verdict {
+    /// The shape or path that is judged.
     pub shape: String,
     pub goal: String,
     pub measured: Option<f64>,
     pub measured_text: String,
     pub reached: Option<bool>,
+}
+
+impl Verdict {
+    /// `measured` is the figure and whether it reaches the goal.
+    fn new(shape: String, goal: String, measured: Option<(f64, bool)>, text: fn(f64) -> String) -> Self {
+        let (measured, reached) = measured.unzip();
+        let measured_text = measured.map_or_else(|| "not measured".to_owned(), text);
+        Self { shape, goal, measured, measured_text, reached }
+    }
 }
 
 /// Rate over NATS core, the multi-thread relay, JetStream and the original, by shape.
@@ -101,13 +113,7 @@ impl Goal {
                 (format!("rate ≥ {limit} × {base}"), ratio, limit, times)
             }
         };
-        Verdict {
-            shape: shape.to_string(),
-            goal,
-            measured,
-            measured_text: measured.map_or_else(|| "not measured".to_owned(), text),
-            reached: measured.map(|value| value >= limit),
-        }
+        Verdict::new(shape.to_string(), goal, measured.map(|value| (value, value >= limit)), text)
     }
 }
 
