@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use toolbus_base::{read_private, replace_file};
-use toolbus_engine::Seq;
+use toolbus_engine::Fence;
 use toolbus_protocol::JournalClaim;
 
 const FILE: &str = "claims.json";
@@ -39,7 +39,7 @@ struct State {
 #[derive(Clone)]
 struct Remembered {
     claim: JournalClaim,
-    fence: Seq,
+    fence: Option<Fence>,
 }
 
 /// What a claim changed.
@@ -72,13 +72,13 @@ impl Claims {
     }
 
     /// The fences to restore after a restart.
-    pub fn fences(&self) -> Vec<(String, Seq)> {
-        self.lock().known.iter().map(|(mailbox, remembered)| (mailbox.clone(), remembered.fence)).collect()
+    pub fn fences(&self) -> Vec<(String, Fence)> {
+        let known = &self.lock().known;
+        known.iter().filter_map(|(mailbox, remembered)| Some((mailbox.clone(), remembered.fence?))).collect()
     }
 
-    /// Records a claim. `fence` is called if another journal had the mailbox before; it returns the end of the messages
-    /// that may have been pushed to that one.
-    pub fn record(&self, mailbox: &str, claim: JournalClaim, fence: impl FnOnce() -> Seq) -> Recorded {
+    /// Records a claim. `fence` is called if another journal had the mailbox before.
+    pub fn record(&self, mailbox: &str, claim: JournalClaim, fence: impl FnOnce() -> Fence) -> Recorded {
         let mut state = self.lock();
         let is_full = state.known.len() >= MAX_CLAIMS;
         let earlier = state.known.get(mailbox);
@@ -91,7 +91,7 @@ impl Claims {
         if earlier.is_some_and(|earlier| earlier.claim == claim) {
             return Recorded::Unchanged;
         }
-        let fence = if continues { earlier.map_or(0, |earlier| earlier.fence) } else { fence() };
+        let fence = if continues { earlier.and_then(|earlier| earlier.fence) } else { Some(fence()) };
         if earlier.is_some() || !is_full {
             state.known.insert(mailbox.to_owned(), Remembered { claim, fence });
             state.changes += 1;
@@ -142,7 +142,8 @@ impl Claims {
 impl Remembered {
     fn to_json(&self) -> Value {
         let JournalClaim { journal, epoch, instance, .. } = &self.claim;
-        json!({"journal": &**journal, "epoch": epoch, "instance": &**instance, "fence": self.fence})
+        let (before, at) = self.fence.map_or((0, 0), |fence| (fence.before, fence.at));
+        json!({"journal": &**journal, "epoch": epoch, "instance": &**instance, "fence": before, "fenced_at": at})
     }
 }
 
@@ -156,7 +157,10 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Remembered>> {
             instance: text("instance")?,
             ancestors: Vec::new(),
         };
-        Some(Remembered { claim, fence: entry.get("fence")?.as_u64()? })
+        let before = entry.get("fence")?.as_u64()?;
+        // Absent in files of earlier versions.
+        let at = entry.get("fenced_at").and_then(Value::as_u64).unwrap_or_default();
+        Some(Remembered { claim, fence: (before > 0).then_some(Fence { before, at }) })
     };
     entries.iter().map(|(mailbox, entry)| Some((mailbox.clone(), remembered(entry)?))).collect()
 }
@@ -181,7 +185,7 @@ mod tests {
         };
         let record = |claim| {
             let claims = Claims::open(folder.path());
-            let recorded = claims.record("host", claim, || 9);
+            let recorded = claims.record("host", claim, || Fence { before: 9, at: 9 });
             claims.save();
             recorded
         };
@@ -201,7 +205,8 @@ mod tests {
     fn another_journal_fences_the_mailbox_and_its_fence_survives_a_restart() {
         let folder = tempfile::tempdir().expect("a folder");
         let claims = Claims::open(folder.path());
-        let record = |name: &str, claim, fence: Seq| claims.record(name, claim, || fence);
+        let fence = |before| Fence { before, at: before + 1_000 };
+        let record = |name: &str, claim, before| claims.record(name, claim, || fence(before));
         assert_eq!(record("host", claim("a", 1), 50), Recorded::Continued, "the first claim");
         assert_eq!(record("host", claim("a", 2), 60), Recorded::Continued, "a restart");
         assert_eq!(record("host", claim("b", 9), 70), Recorded::Fenced);
@@ -209,11 +214,11 @@ mod tests {
         assert_eq!(record("other", claim("c", 1), 76), Recorded::Continued, "another mailbox");
         claims.save();
         let claims = Claims::open(folder.path());
-        assert_eq!(claims.fences(), [("host".to_owned(), 70), ("other".to_owned(), 0)]);
-        let fenced = claims.record("host", claim("a", 3), || 80);
+        assert_eq!(claims.fences(), [("host".to_owned(), fence(70))]);
+        let fenced = claims.record("host", claim("a", 3), || fence(80));
         assert_eq!(fenced, Recorded::Fenced, "the first journal has missed calls");
         fs::write(folder.path().join(FILE), "{").expect("writable");
-        let fenced = Claims::open(folder.path()).record("host", claim("a", 3), || 90);
+        let fenced = Claims::open(folder.path()).record("host", claim("a", 3), || fence(90));
         assert_eq!(fenced, Recorded::Fenced, "it may have been any journal");
     }
 }

@@ -153,7 +153,8 @@ impl BrokerCore {
     /// claim, which has to be awaited before the subscription: a claim that a crash of the broker loses would hide that calls
     /// were pushed to this journal.
     pub(crate) fn claim(&self, mailbox: &str, claim: JournalClaim) -> Option<tokio::task::JoinHandle<()>> {
-        let recorded = self.claims.record(mailbox, claim, || self.shared.lock().engine.fence(mailbox));
+        let fence = || self.shared.lock().engine.fence(self.shared.clock.now(), mailbox);
+        let recorded = self.claims.record(mailbox, claim, fence);
         if recorded == Recorded::Fenced {
             tracing::warn!(
                 host = mailbox,

@@ -25,6 +25,7 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
             sealed: deliver.envelope.sealed().clone(),
             deadline_ms: deliver.deadline_ms,
             ack: deliver.ack,
+            age_ms: deliver.age_ms,
         }),
         ClientFrame::AckTags { tags } => Command::AckTags { tags },
         ClientFrame::Subscribe => Command::Subscribe,

@@ -46,6 +46,7 @@ impl Session {
             deadline: limit.map(|limit| self.now + limit),
             settles,
             resend,
+            sent_at: None,
             receipt: new.receipt,
             _slot: new.slot,
         });
@@ -53,7 +54,7 @@ impl Session {
     }
 
     pub fn deliver(&mut self, delivery: OutstandingDelivery) {
-        let Some(delivery) = self.keep_if_untagged(delivery) else { return };
+        let Some(mut delivery) = self.keep_if_untagged(delivery) else { return };
         if self.is_connected() {
             let mut frame = delivery.frame(self.epoch, self.now);
             if self.is_planted(PlantedBug::NeverAcknowledged)

@@ -131,6 +131,7 @@ mod tests {
             deadline: None,
             settles,
             resend: Resend::Immediately,
+            sent_at: None,
             receipt: None,
             _slot: None,
         }

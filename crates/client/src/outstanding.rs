@@ -26,18 +26,25 @@ pub struct OutstandingDelivery {
     pub deadline: Option<Instant>,
     pub settles: Option<Settles>,
     pub resend: Resend,
+    /// When it was first sent. It may have reached its recipient since then.
+    pub sent_at: Option<Instant>,
     pub receipt: Option<oneshot::Sender<BrokerResult<()>>>,
     pub _slot: Option<OwnedSemaphorePermit>,
 }
 
 impl OutstandingDelivery {
-    pub fn frame(&self, epoch: u64, now: Instant) -> ClientFrame {
+    /// The frame to send now.
+    pub fn frame(&mut self, epoch: u64, now: Instant) -> ClientFrame {
         let ack = self.settles.as_ref().and_then(|settles| settles.tag);
+        let millis_since = |at: Instant| now.saturating_duration_since(at).as_millis() as u64;
+        let age_ms = self.sent_at.map(millis_since);
+        self.sent_at.get_or_insert(now);
         ClientFrame::Deliver(Deliver {
             to: self.to.clone(),
             envelope: self.envelope.clone(),
             deadline_ms: self.deadline.map(|at| at.saturating_duration_since(now).as_millis().max(1) as u64),
             ack: ack.filter(|(pushed_on, _)| *pushed_on == epoch).map(|(_, tag)| tag),
+            age_ms,
         })
     }
 
@@ -50,6 +57,7 @@ impl OutstandingDelivery {
             deadline: self.deadline,
             settles: self.settles.clone(),
             resend: self.resend,
+            sent_at: self.sent_at,
             receipt: None,
             _slot: None,
         }
@@ -95,7 +103,7 @@ impl OutstandingDeliveries {
                 self.add(delivery);
             }
         }
-        self.deliveries.iter().flatten().map(|delivery| delivery.frame(epoch, now)).collect()
+        self.deliveries.iter_mut().flatten().map(|delivery| delivery.frame(epoch, now)).collect()
     }
 
     /// Completes deliveries by number. Requests that still need an acknowledgement of their own are added to `to_ack`.
@@ -231,6 +239,7 @@ mod tests {
             deadline: None,
             settles: None,
             resend: Resend::Immediately,
+            sent_at: None,
             receipt: Some(sender),
             _slot: None,
         });
@@ -281,6 +290,21 @@ mod tests {
         deliveries.receipts(2, 2, 1, &mut Vec::new());
         assert!(matches!(second.try_recv(), Ok(Ok(()))));
         assert!(deliveries.deliveries.is_empty() && deliveries.by_id.is_empty() && deliveries.repeated.is_empty());
+    }
+
+    #[test]
+    fn a_delivery_has_an_age_when_it_is_sent_again() {
+        let (mut deliveries, begin) = (OutstandingDeliveries::default(), Instant::now());
+        let age_of = |frames: Vec<ClientFrame>| match &frames[..] {
+            [ClientFrame::Deliver(deliver)] => deliver.age_ms,
+            other => panic!("{other:?}"),
+        };
+        let _receipt = add(&mut deliveries, &message());
+        assert_eq!(age_of(deliveries.resend(1, begin)), None, "it was added without a connection");
+        for (epoch, seconds) in [(2, 3), (3, 7)] {
+            let age = age_of(deliveries.resend(epoch, begin + std::time::Duration::from_secs(seconds)));
+            assert_eq!(age, Some(seconds * 1_000), "since it was first sent");
+        }
     }
 
     #[test]

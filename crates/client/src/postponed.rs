@@ -106,6 +106,7 @@ mod tests {
             deadline: None,
             settles: settles.map(|id| Settles { id: id.into(), tag: None }),
             resend: Resend::Immediately,
+            sent_at: None,
             receipt: None,
             _slot: None,
         });

@@ -12,6 +12,10 @@ use bytestring::ByteString;
 use smallvec::smallvec;
 use std::sync::Arc;
 
+/// How long a repeated message may have been on its way. It counts as sent earlier by this time, because its sender states
+/// its age at the begin of the way.
+const MAX_TRANSIT: Millis = 10_000;
+
 impl Engine {
     pub(crate) fn deliver(&mut self, now: Millis, conn: ConnId, delivery: Delivery, effects: &mut Effects) {
         let Some(peer) = self.conns.get_mut(&conn) else { return };
@@ -65,6 +69,11 @@ impl Engine {
         self.check_admission(&delivery, &from, rights, size)?;
 
         let index = self.mailbox(&delivery.to);
+        let age = delivery.age_ms.filter(|_| !self.options.planted(PlantedBug::RepetitionTakenForNew));
+        if age.is_some() {
+            // An earlier process of the broker may have pushed it and crashed before it was written.
+            self.boxes[index].attempts.insert(self.unsettled.end(), 0);
+        }
         let message = Arc::new(Message {
             seq: self.unsettled.end(),
             mailbox: Arc::clone(&self.boxes[index].name),
@@ -74,7 +83,7 @@ impl Engine {
             sealed: delivery.sealed,
             fingerprint,
             content,
-            accepted_at: now,
+            accepted_at: now.saturating_sub(age.map_or(0, |age| age.saturating_add(MAX_TRANSIT))),
             expires_at: delivery.deadline_ms.map(|ms| now.saturating_add(ms)),
         });
         let waiters = if self.options.planted(PlantedBug::ReceiptBeforeSync) {

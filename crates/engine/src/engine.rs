@@ -7,7 +7,9 @@ use crate::mailbox::Mailbox;
 use crate::rights::NoNames;
 use crate::totals::Totals;
 use crate::unsettled::{Unsettled, Waiter};
-use crate::{AgentEnd, Command, ConnId, EngineOptions, Message, Millis, Names, Outgoing, Peer, Rights, Sender, Seq};
+use crate::{
+    AgentEnd, Command, ConnId, EngineOptions, Fence, Message, Millis, Names, Outgoing, Peer, Rights, Sender, Seq,
+};
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use slab::Slab;
@@ -107,6 +109,8 @@ pub struct Engine {
     pub(crate) set_aside: u64,
     /// Messages below it were restored from the log.
     pub(crate) restored_until: Seq,
+    /// By mailbox.
+    pub(crate) fences: HashMap<Box<str>, Fence>,
     /// Agents of which a generation was revoked, or that have no valid credential.
     pub(crate) ended: BTreeMap<ByteString, AgentEnd>,
 }
@@ -135,6 +139,7 @@ impl Engine {
             stopping: false,
             set_aside: 0,
             restored_until: 0,
+            fences: HashMap::new(),
             ended: BTreeMap::new(),
         }
     }
@@ -285,16 +290,6 @@ impl Engine {
     /// Limits the shares to what the disk can hold. Call it after the recovery.
     pub fn set_capacity(&mut self, free_bytes: u64) {
         self.totals.capacity = self.totals.all.bytes.saturating_add(free_bytes);
-    }
-
-    /// Fences a mailbox whose subscriber records calls in another journal than the one before. Messages below the
-    /// returned end that may have been pushed before are preceded by [`Outgoing::Unsure`] from now on.
-    pub fn fence(&mut self, mailbox: &str) -> Seq {
-        let end = self.unsettled.end();
-        if let Some(&index) = self.names.get(mailbox) {
-            self.boxes[index].fence = end;
-        }
-        end
     }
 
     /// Returns whether new messages are refused because the disk is nearly full.

@@ -20,6 +20,7 @@
 //!     content: 1,
 //!     deadline_ms: None,
 //!     ack: None,
+//!     age_ms: None,
 //! };
 //! engine.handle(now, alice, Command::Deliver(delivery), &mut effects);
 //! // The shell writes and fsyncs the batch; only then is the receipt sent.
@@ -32,6 +33,7 @@
 //! - `accept`, `push`, `settle` and `durability`: the stages of a message's life.
 //! - `rights`: authorisation of commands and deliveries.
 //! - `cancel`: withdrawal of a message by its sender; `agent_end`: removal of all messages of an agent.
+//! - `fence`: messages that an earlier subscriber may have started.
 //! - `inspect` and `status`: read-only views of queues and connections; `follow`: notifications of their changes.
 //! - `ledger`: ids for deduplication; `mailbox`: the state of one recipient; `unsettled`: accepted messages that are
 //!   neither durable nor settled.
@@ -41,6 +43,7 @@ mod agent_end;
 mod cancel;
 mod durability;
 mod engine;
+mod fence;
 mod follow;
 mod inspect;
 mod ledger;
@@ -62,6 +65,7 @@ pub use agent_end::{AgentEnd, EndedMessages};
 pub use cancel::CancelOutcome;
 pub use durability::{AttemptsNote, Batch, Settled};
 pub use engine::{Effect, Effects, Engine};
+pub use fence::Fence;
 pub use follow::{Follow, FollowView};
 pub use inspect::{Inspect, InspectView, MessageAt, MessageView};
 pub use ledger::{Fingerprint, fingerprint};

@@ -62,8 +62,6 @@ pub struct Mailbox {
     pub next_size: u64,
     /// Push attempts of messages that are not leased. Each of them may have been pushed, also those with no attempts.
     pub attempts: HashMap<Seq, u32>,
-    /// Messages below it may have been started by a subscriber with another journal.
-    pub fence: Seq,
     /// Acceptance time of the oldest message, as far as known without reading the disk.
     pub oldest_hint: Millis,
 }
@@ -88,7 +86,6 @@ impl Mailbox {
             page_is_stale: false,
             next_size: 0,
             attempts: HashMap::new(),
-            fence: 0,
             oldest_hint: 0,
         }
     }

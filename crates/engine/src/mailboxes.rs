@@ -142,6 +142,8 @@ pub struct Delivery {
     pub deadline_ms: Option<u64>,
     /// Tag of a pushed message that this one settles.
     pub ack: Option<Seq>,
+    /// Time in milliseconds since the sender sent the message first, if this is a repetition.
+    pub age_ms: Option<u64>,
 }
 
 /// A frame for one connection.

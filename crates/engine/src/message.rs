@@ -44,7 +44,7 @@ pub struct Message {
     pub fingerprint: Fingerprint,
     /// Hash of content and sender: a duplicate of the id must have the same one.
     pub content: u64,
-    /// When the broker accepted the message.
+    /// When the broker accepted the message, or when the sender first sent it, if it was sent before.
     pub accepted_at: Millis,
     /// When the deadline passes, if there is one.
     pub expires_at: Option<Millis>,

@@ -27,6 +27,8 @@ pub enum PlantedBug {
     WithdrawnBeforeSync,
     /// A reply is accepted from a mailbox that does not hold the request.
     ReplyByAnyone,
+    /// A message that was sent before, and that the broker does not know, counts as never pushed.
+    RepetitionTakenForNew,
 }
 
 impl crate::EngineOptions {

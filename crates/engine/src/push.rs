@@ -175,17 +175,11 @@ impl Engine {
             refusable: Some(Arc::clone(&message.from.name)),
         };
         mailbox.lease(message.seq, lease);
-        if message.seq < mailbox.fence && self.may_have_been_pushed(index, message.seq) {
+        if self.is_unsure(index, message) {
             effects.send(conn, Outgoing::Unsure { id: message.id.clone() });
         }
         let deadline_ms = message.expires_at.map(|at| at.saturating_sub(now));
         effects.send(conn, Outgoing::Message { message: Arc::clone(message), attempt, deadline_ms });
-    }
-
-    /// Whether a message may have been pushed before. Pushes before a crash may have left no record, so a restored message
-    /// counts as pushed.
-    pub(crate) fn may_have_been_pushed(&self, index: usize, seq: Seq) -> bool {
-        seq < self.restored_until || self.boxes[index].attempts.contains_key(&seq)
     }
 
     /// Notifies the sender of a dead-lettered request to a host: it waits for a reply that will not come.

@@ -104,13 +104,6 @@ impl Engine {
         }
     }
 
-    /// Restores a fence. Call it after all messages.
-    pub fn restore_fence(&mut self, mailbox: &str, fence: Seq) {
-        if let Some(&index) = self.names.get(mailbox) {
-            self.boxes[index].fence = fence;
-        }
-    }
-
     /// Ends the recovery. `set_aside` is the number of corrupt records that the store found; the status reports it.
     pub fn finish_restore(&mut self, next_seq: Seq, next_batch: u64, set_aside: u64) {
         self.unsettled = Unsettled::starting_at(next_seq.max(1));

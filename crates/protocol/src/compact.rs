@@ -22,6 +22,7 @@ const HAS_DEADLINE: u8 = 1;
 const HAS_ACK: u8 = 2;
 const HAS_ROLE: u8 = 4;
 const HAS_TAG: u8 = 8;
+const HAS_AGE: u8 = 16;
 
 /// Appends a client frame.
 pub fn write_client(frame: &ClientFrame, me: &AgentRef, out: &mut BytesMut) {
@@ -102,13 +103,15 @@ fn write_json(text: &str, out: &mut BytesMut) {
 
 fn write_deliver(deliver: &Deliver, out: &mut BytesMut) {
     let sealed = deliver.envelope.sealed();
-    let numbers = [deliver.deadline_ms, deliver.ack];
+    let numbers = [deliver.deadline_ms, deliver.ack, deliver.age_ms];
     let length = 1
         + varint::str_len(&deliver.to)
         + numbers.iter().flatten().map(|n| varint::len(*n)).sum::<usize>()
         + sealed.len();
     framed(out, op::DELIVER, length, |out| {
-        out.put_u8(flag(deliver.deadline_ms, HAS_DEADLINE) | flag(deliver.ack, HAS_ACK));
+        let flags =
+            flag(deliver.deadline_ms, HAS_DEADLINE) | flag(deliver.ack, HAS_ACK) | flag(deliver.age_ms, HAS_AGE);
+        out.put_u8(flags);
         put_str(out, &deliver.to);
         numbers.iter().flatten().for_each(|n| put(out, *n));
         out.put_slice(sealed);
@@ -116,11 +119,11 @@ fn write_deliver(deliver: &Deliver, out: &mut BytesMut) {
 }
 
 fn read_deliver(mut rest: Bytes) -> Result<Deliver, DecodeError> {
-    let flags = take_flags(&mut rest, HAS_DEADLINE | HAS_ACK)?;
+    let flags = take_flags(&mut rest, HAS_DEADLINE | HAS_ACK | HAS_AGE)?;
     let to = take_name(&mut rest)?;
-    let deadline_ms = (flags & HAS_DEADLINE != 0).then(|| take(&mut rest)).transpose()?;
-    let ack = (flags & HAS_ACK != 0).then(|| take(&mut rest)).transpose()?;
-    Ok(Deliver { to, envelope: Envelope::from_sealed(rest)?, deadline_ms, ack })
+    let mut number = |flag| (flags & flag != 0).then(|| take(&mut rest)).transpose();
+    let (deadline_ms, ack, age_ms) = (number(HAS_DEADLINE)?, number(HAS_ACK)?, number(HAS_AGE)?);
+    Ok(Deliver { to, envelope: Envelope::from_sealed(rest)?, deadline_ms, ack, age_ms })
 }
 
 /// The fields of [`Push`] by reference, so that the broker can encode a message without copying names.

@@ -144,6 +144,8 @@ pub struct Deliver {
     pub deadline_ms: Option<u64>,
     /// Tag of a pushed message that this one settles. Both become durable atomically.
     pub ack: Option<u64>,
+    /// Time since the message was first sent, if it was sent on an earlier connection and may have reached its recipient.
+    pub age_ms: Option<u64>,
 }
 
 /// A live event.

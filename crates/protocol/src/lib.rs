@@ -9,7 +9,7 @@
 //!
 //! let me = AgentRef::new("worker-7");
 //! let message = InboxMessage::new(me.clone(), InboxKind::Task, Body::parse(r#"{ "total": 1.0 }"#)?);
-//! let deliver = Deliver { to: "desktop".into(), envelope: message.seal(), deadline_ms: Some(30_000), ack: None };
+//! let deliver = Deliver { to: "desktop".into(), envelope: message.seal(), deadline_ms: Some(30_000), ack: None, age_ms: None };
 //! let frame = ClientFrame::Deliver(deliver);
 //! assert_eq!(json::read_client(json::write_client(&frame, &me).as_bytes())?, frame);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

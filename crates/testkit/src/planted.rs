@@ -65,7 +65,7 @@ impl Planted {
     }
 }
 
-const ENGINE: [PlantedBug; 12] = [
+const ENGINE: [PlantedBug; 13] = [
     PlantedBug::ReceiptBeforeSync,
     PlantedBug::AckBySuffix,
     PlantedBug::DedupForgotten,
@@ -78,6 +78,7 @@ const ENGINE: [PlantedBug; 12] = [
     PlantedBug::CancelForgotten,
     PlantedBug::WithdrawnBeforeSync,
     PlantedBug::ReplyByAnyone,
+    PlantedBug::RepetitionTakenForNew,
 ];
 
 const JOURNAL: [JournalBug; 7] = [

@@ -35,7 +35,7 @@ pub fn names(data: &[u8]) {
     message.id = MsgId::from(id);
     let (to, envelope) = (name.into(), message.seal());
     assert_eq!(envelope.open(from.clone()), message);
-    let frame = ClientFrame::Deliver(Deliver { to, envelope, deadline_ms: None, ack: None });
+    let frame = ClientFrame::Deliver(Deliver { to, envelope, deadline_ms: None, ack: None, age_ms: None });
     assert_eq!(json::read_client(json::write_client(&frame, &from).as_bytes()).expect("valid names"), frame);
 }
 

@@ -63,7 +63,7 @@ async fn deliver_unreadable(sender: &mut Peer, to: &str, id: &str) {
     let body = Body::from_trusted(bytes::Bytes::from_static(b"\xff"));
     let mut message = InboxMessage::new(AgentRef::new("unused"), "task", body);
     message.id = id.into();
-    let deliver = Deliver { to: to.into(), envelope: message.seal(), deadline_ms: None, ack: None };
+    let deliver = Deliver { to: to.into(), envelope: message.seal(), deadline_ms: None, ack: None, age_ms: None };
     sender.send_compact(&[ClientFrame::Deliver(deliver)]).await;
     sender.next_of("receipts").await;
 }

@@ -128,7 +128,7 @@ fn padded(to: &str, n: usize, deadline_ms: Option<u64>, padding: Padding) -> Byt
     let message = |to: &str, id: String, body: Body| {
         let mut message = InboxMessage::new(AgentRef::new("unused"), "task", body);
         message.id = id.into();
-        ClientFrame::Deliver(Deliver { to: to.into(), envelope: message.seal(), deadline_ms, ack: None })
+        ClientFrame::Deliver(Deliver { to: to.into(), envelope: message.seal(), deadline_ms, ack: None, age_ms: None })
     };
     let event = Event { peer: to.into(), correlation_id: "c".into(), body: Body::null() };
     let mut frames = vec![message(to, format!("small-{n}"), Body::null()), ClientFrame::Event(event)];
@@ -287,7 +287,13 @@ async fn too_many_notices_close_the_connection_of_a_peer_that_does_not_read() {
             let mut message = InboxMessage::new(AgentRef::new("stuck"), "task", Body::null());
             message.id = format!("expiring-{batch}-{n}").into();
             let envelope = message.seal();
-            ClientFrame::Deliver(Deliver { to: "absent".into(), envelope, deadline_ms: Some(1), ack: None })
+            ClientFrame::Deliver(Deliver {
+                to: "absent".into(),
+                envelope,
+                deadline_ms: Some(1),
+                ack: None,
+                age_ms: None,
+            })
         });
         other.send_binary(expiring).await;
         other.roundtrip().await;

@@ -131,7 +131,13 @@ fn compact_message(id: &str, kind: &str, to: &str, correlation: &str) -> ClientF
     let mut message = InboxMessage::new(AgentRef::new("boss"), kind.to_owned(), body);
     message.id = id.to_owned().into();
     message.correlation_id = (!correlation.is_empty()).then(|| correlation.to_owned().into());
-    ClientFrame::Deliver(Deliver { to: to.to_owned().into(), envelope: message.seal(), deadline_ms: None, ack: None })
+    ClientFrame::Deliver(Deliver {
+        to: to.to_owned().into(),
+        envelope: message.seal(),
+        deadline_ms: None,
+        ack: None,
+        age_ms: None,
+    })
 }
 
 struct Case {

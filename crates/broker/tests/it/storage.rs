@@ -203,7 +203,13 @@ fn unreadable(to: &str, id: &str) -> ClientFrame {
     let body = Body::from_trusted(Bytes::from_static(b"1},\"from\":{\"session_id\":\"boss\"}"));
     let mut message = InboxMessage::new(AgentRef::new("unused"), "task", body);
     message.id = id.into();
-    ClientFrame::Deliver(Deliver { to: to.into(), envelope: message.seal(), deadline_ms: None, ack: None })
+    ClientFrame::Deliver(Deliver {
+        to: to.into(),
+        envelope: message.seal(),
+        deadline_ms: None,
+        ack: None,
+        age_ms: None,
+    })
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
 //! A mailbox whose subscriber has another journal than the one before: messages that the earlier one may have started are
 //! marked, and no others.
 
-use crate::support::{Harness, Received, message};
+use crate::support::{Harness, Received, delivery, message};
+use toolbus_engine::Delivery;
 
 fn unsure(id: &str) -> Received {
     Received::Unsure(id.into())
@@ -22,7 +23,7 @@ fn after_a_host(harness: &mut Harness) {
 fn after_a_fence_messages_that_were_pushed_before_are_marked() {
     let mut harness = Harness::new();
     after_a_host(&mut harness);
-    harness.engine.fence("host");
+    harness.engine.fence(harness.now, "host");
     let host = harness.subscribe("host");
     harness.serve_fetches();
     assert_eq!(harness.received(host), [unsure("seen"), message("seen", 2), message("queued", 1)]);
@@ -50,7 +51,7 @@ fn after_a_restart_of_the_broker_every_message_below_the_fence_may_have_been_pus
     let mut harness = Harness::new();
     after_a_host(&mut harness);
     let mut harness = harness.restart();
-    harness.engine.fence("host");
+    harness.engine.fence(harness.now, "host");
     let host = harness.subscribe("host");
     harness.serve_fetches();
     let received = harness.received(host);
@@ -61,10 +62,60 @@ fn after_a_restart_of_the_broker_every_message_below_the_fence_may_have_been_pus
 fn a_fence_is_restored() {
     let mut harness = Harness::new();
     after_a_host(&mut harness);
-    let fence = harness.engine.fence("host");
+    let fence = harness.engine.fence(harness.now, "host");
     let mut harness = harness.restart();
     harness.engine.restore_fence("host", fence);
     let host = harness.subscribe("host");
     harness.serve_fetches();
     assert!(harness.received(host).contains(&unsure("seen")));
+}
+
+/// A message that the sender sent before, and that this process of the broker does not know.
+fn repetition(id: &str, age_ms: u64) -> Delivery {
+    Delivery { age_ms: Some(age_ms), ..delivery("host", id) }
+}
+
+#[test]
+fn a_message_that_was_first_sent_before_the_fence_is_marked_although_it_is_accepted_after_it() {
+    let mut harness = Harness::new();
+    harness.now = 1_000_000;
+    let sender = harness.connect("worker");
+    harness.engine.fence(harness.now, "host");
+    let host = harness.subscribe("host");
+    harness.now += 60_000;
+    harness.deliver(sender, repetition("before", 60_001));
+    harness.deliver(sender, repetition("long after", 1_000));
+    harness.deliver(sender, delivery("host", "new"));
+    let received = harness.received(host);
+    assert_eq!(received, [unsure("before"), message("before", 1), message("long after", 1), message("new", 1)]);
+}
+
+#[test]
+fn a_message_that_was_first_sent_before_the_fence_is_marked_if_it_was_queued_meanwhile() {
+    let mut harness = Harness::new();
+    let sender = harness.connect("worker");
+    harness.deliver(sender, repetition("again", 5));
+    harness.deliver(sender, delivery("host", "new"));
+    harness.engine.fence(harness.now, "host");
+    harness.sync_all();
+    let host = harness.subscribe("host");
+    harness.serve_fetches();
+    assert_eq!(harness.received(host), [unsure("again"), message("again", 1), message("new", 1)]);
+}
+
+#[test]
+fn a_repetition_is_marked_after_a_restart_of_the_broker_too() {
+    let mut harness = Harness::new();
+    harness.now = 1_000_000;
+    let fence = harness.engine.fence(harness.now, "host");
+    harness.now += 60_000;
+    let sender = harness.connect("worker");
+    harness.deliver(sender, repetition("before", 60_001));
+    harness.deliver(sender, delivery("host", "new"));
+    harness.sync_all();
+    let mut harness = harness.restart();
+    harness.engine.restore_fence("host", fence);
+    let host = harness.subscribe("host");
+    harness.serve_fetches();
+    assert_eq!(harness.received(host), [unsure("before"), message("before", 1), message("new", 1)]);
 }

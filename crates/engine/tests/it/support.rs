@@ -61,6 +61,7 @@ pub fn delivery(to: &str, id: &str) -> Delivery {
         content: 1,
         deadline_ms: None,
         ack: None,
+        age_ms: None,
     }
 }
 

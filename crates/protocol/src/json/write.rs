@@ -25,6 +25,7 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
             push_json(&mut out, &*deliver.to);
             push_number(&mut out, "deadline_ms", deliver.deadline_ms);
             push_number(&mut out, "ack", deliver.ack);
+            push_number(&mut out, "age_ms", deliver.age_ms);
             push_message(&mut out, &deliver.envelope.open(me.clone()));
             out.push('}');
             out

@@ -32,7 +32,7 @@ const FRAGILE_BODIES: &[&str] = &[
 fn bodies_are_preserved_byte_for_byte_between_framings() {
     for text in FRAGILE_BODIES {
         let envelope = message("i", "task", text).seal();
-        let deliver = Deliver { to: "n".into(), envelope, deadline_ms: None, ack: None };
+        let deliver = Deliver { to: "n".into(), envelope, deadline_ms: None, ack: None, age_ms: None };
         let written = json::write_client(&ClientFrame::Deliver(deliver.clone()), &worker());
         let ClientFrame::Deliver(by_json) = json_client(&written) else { panic!("expected a deliver") };
         let bytes = compact_client(&ClientFrame::Deliver(deliver), &worker());

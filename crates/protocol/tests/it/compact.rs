@@ -220,10 +220,12 @@ fn text_that_is_not_utf_8_is_a_bad_frame() {
 #[test]
 fn unknown_flags_are_refused() {
     let check = |error: DecodeError| assert!(matches!(error, DecodeError::UnknownFlag), "{error}");
-    for bit in 2..8 {
+    for bit in [2, 3, 5, 6, 7] {
         let mut bytes = deliver(b"n", &sealed("i", "task", "1"));
         bytes[2] = 1 << bit;
         check(refused(read_compact_client(&bytes), ErrorCode::BadFrame));
+    }
+    for bit in 2..8 {
         let mut unknown = sealed("i", "task", "1");
         unknown[8] = 1 << bit;
         check(refused(read_compact_client(&deliver(b"n", &unknown)), ErrorCode::BadFrame));

@@ -128,6 +128,10 @@ fn delivers() -> Vec<(&'static str, ClientFrame)> {
     call.trace = Some(TRACE.into());
     let mut early = message("t1", "task", "0");
     early.created_at = Timestamp(-1);
+    let mut again = deliver("desktop#mcp", message("a1", "task", "null"), Some(30_000), None);
+    if let ClientFrame::Deliver(deliver) = &mut again {
+        deliver.age_ms = Some(1_500);
+    }
     vec![
         ("deliver", deliver("desktop#mcp", manifest, None, None)),
         ("deliver_reply", deliver("parent", reply, None, None)),
@@ -135,6 +139,7 @@ fn delivers() -> Vec<(&'static str, ClientFrame)> {
         ("deliver_zero_deadline", deliver("desktop#mcp", message("d0", "task", "null"), Some(0), Some(u64::MAX))),
         ("deliver_message_of_unknown_kind", deliver("worker-8", message("k1", "session_envelope", "[]"), None, None)),
         ("deliver_nanoseconds", deliver("n", early, None, None)),
+        ("deliver_again", again),
     ]
 }
 
@@ -326,7 +331,7 @@ fn busy_status() -> Status {
 }
 
 fn deliver(to: &'static str, message: InboxMessage, deadline_ms: Option<u64>, ack: Option<u64>) -> ClientFrame {
-    ClientFrame::Deliver(Deliver { to: to.into(), envelope: message.seal(), deadline_ms, ack })
+    ClientFrame::Deliver(Deliver { to: to.into(), envelope: message.seal(), deadline_ms, ack, age_ms: None })
 }
 
 pub fn message(id: &str, kind: &str, text: &str) -> InboxMessage {

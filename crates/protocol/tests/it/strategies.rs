@@ -14,8 +14,14 @@ use toolbus_protocol::{
 pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
     let hello = (agent(), any_text(), of(any::<u32>()), of(framing()));
     let hello = hello.prop_map(|(agent, token, version, framing)| Hello { agent, token, version, framing });
-    let deliver = (name(), envelope(), of(any::<u64>()), of(any::<u64>()));
-    let deliver = deliver.prop_map(|(to, envelope, deadline_ms, ack)| Deliver { to, envelope, deadline_ms, ack });
+    let numbers = (of(any::<u64>()), of(any::<u64>()), of(any::<u64>()));
+    let deliver = (name(), envelope(), numbers).prop_map(|(to, envelope, (deadline_ms, ack, age_ms))| Deliver {
+        to,
+        envelope,
+        deadline_ms,
+        ack,
+        age_ms,
+    });
     let receipt = (name(), name()).prop_map(|(id, request_id)| ClientFrame::AckWithReceipt { id, request_id });
     let cancel = (name(), name(), of(name()));
     let cancel =

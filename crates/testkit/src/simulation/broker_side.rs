@@ -68,6 +68,7 @@ impl World {
             content: sent.content,
             deadline_ms: sent.deadline_ms,
             ack,
+            age_ms: None,
         };
         self.note("deliver", &[("conn", conn.0), ("message", no as u64), ("ack", ack.unwrap_or_default())]);
         self.number(conn, Some((no, id.clone())));
@@ -118,6 +119,7 @@ impl World {
             content,
             deadline_ms: None,
             ack: None,
+            age_ms: None,
         };
         self.note("reused id", &[("conn", conn.0), ("message", no as u64)]);
         self.number(conn, None);

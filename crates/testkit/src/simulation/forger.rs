@@ -136,7 +136,17 @@ impl World {
 
 fn forged(to: ByteString, correlation_id: Option<ByteString>, purpose: Purpose) -> Delivery {
     let sealed = Bytes::from_static(b"forged");
-    Delivery { to, id: ByteString::new(), correlation_id, purpose, sealed, content: 7, deadline_ms: None, ack: None }
+    Delivery {
+        to,
+        id: ByteString::new(),
+        correlation_id,
+        purpose,
+        sealed,
+        content: 7,
+        deadline_ms: None,
+        ack: None,
+        age_ms: None,
+    }
 }
 
 /// Installs the roles in an engine.

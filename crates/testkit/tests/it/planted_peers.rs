@@ -1,8 +1,9 @@
-//! The simulation of calls must find every planted defect of the client of hosts and workers, and of the worker's side of a
-//! call.
+//! The simulation of calls must find every planted defect of the client of hosts and workers, of the worker's side of a
+//! call, and of what the engine knows about repeated requests.
 
 use crate::planted::check_found_with;
 use toolbus_client::simulation::PlantedBug as ClientBug;
+use toolbus_engine::PlantedBug as EngineBug;
 use toolbus_testkit::planted::Planted;
 use toolbus_testkit::simulation::Options;
 use toolbus_worker::simulation::PlantedBug as WorkerBug;
@@ -20,6 +21,11 @@ fn check_client(bug: ClientBug, symptom: &str) {
 #[track_caller]
 fn check_worker(bug: WorkerBug, symptom: &str) {
     check_found(Planted::Worker(bug), symptom);
+}
+
+#[test]
+fn a_repeated_request_that_counts_as_never_pushed_is_found() {
+    check_found(Planted::Engine(EngineBug::RepetitionTakenForNew), "was started");
 }
 
 #[test]

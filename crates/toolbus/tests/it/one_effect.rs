@@ -69,21 +69,6 @@ impl Fixture {
         })
         .await;
     }
-
-    /// Waits until the broker has written the call: a call that neither side has on disk can't be recognised.
-    async fn until_stored(&self, id: &str) {
-        let folder = self.path().join("data/toolbus");
-        let has_call = |file: std::fs::DirEntry| {
-            let bytes = std::fs::read(file.path()).unwrap_or_default();
-            bytes.windows(id.len()).any(|part| part == id.as_bytes())
-        };
-        soon("the broker has stored the call", async {
-            while !std::fs::read_dir(&folder).expect("the data folder").flatten().any(has_call) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        })
-        .await;
-    }
 }
 
 /// Writes the configuration of a host whose tool appends to the file `effects`.
@@ -209,7 +194,6 @@ async fn a_host_with_a_damaged_journal_does_not_run_calls_again_after_a_kill_of_
     let mut worker = fixture.worker();
     worker.send_call("damaged", 60.0).await;
     fixture.until_started("damaged").await;
-    fixture.until_stored("damaged").await;
     fixture.host.kill().await.expect("it was running");
     let address = fixture.broker.kill().await;
     flip_every_record(&fixture.folder.path().join("state/journal"));

@@ -51,6 +51,7 @@ pub fn sized(to: &str, id: &str, content: u64, bytes: usize) -> Delivery {
         content,
         deadline_ms: None,
         ack: None,
+        age_ms: None,
     }
 }
 

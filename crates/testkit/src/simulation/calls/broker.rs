@@ -7,7 +7,8 @@ use bytestring::ByteString;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use toolbus_engine::{
-    AttemptsNote, Batch, Effect, Effects, Engine, Millis, Names, Outgoing, Page, RestoredMessage, Sender, Seq, Settled,
+    AttemptsNote, Batch, Effect, Effects, Engine, Fence, Millis, Names, Outgoing, Page, RestoredMessage, Sender, Seq,
+    Settled,
 };
 use toolbus_protocol::{JournalClaim, principal_of};
 use toolbus_store::sim_disk::SimDisk;
@@ -20,7 +21,7 @@ pub struct Broker {
     write: Option<(Batch, Stage)>,
     fetches: Vec<Fetch>,
     /// The last claim of each host's mailbox, and its fence. Written at once, so a crash loses none.
-    pub claims: BTreeMap<ByteString, (JournalClaim, Seq)>,
+    pub claims: BTreeMap<ByteString, (JournalClaim, Option<Fence>)>,
     /// The agents that were revoked, and the end of their messages. Written at once, too.
     pub ended: BTreeMap<ByteString, Seq>,
 }
@@ -206,10 +207,10 @@ impl World {
         let earlier = self.broker.claims.get(mailbox);
         let fence = match earlier {
             Some((earlier, fence)) if claim.continues(earlier) => *fence,
-            None => 0,
-            Some(_) => self.broker.engine.fence(mailbox),
+            None => None,
+            Some(_) => Some(self.broker.engine.fence(self.now, mailbox)),
         };
-        self.note("claim", &[("fence", fence)]);
+        self.note("claim", &[("fence", fence.map_or(0, |fence| fence.before))]);
         self.broker.claims.insert(mailbox.clone(), (claim, fence));
     }
 
@@ -252,7 +253,7 @@ impl World {
         match open(&self.broker.disk, &self.plan, &self.broker.ended, self.now) {
             Ok((mut engine, store)) => {
                 for (mailbox, (_, fence)) in &self.broker.claims {
-                    engine.restore_fence(mailbox, *fence);
+                    fence.iter().for_each(|fence| engine.restore_fence(mailbox, *fence));
                 }
                 (self.broker.engine, self.broker.store) = (engine, store);
             }

@@ -30,9 +30,6 @@ pub struct Request {
     pub deadline: Option<Millis>,
     /// The unanswered request of a stopped worker that the client repeats with this one.
     pub repeats: Option<RequestNo>,
-    pub receipted: bool,
-    /// The broker crashed before its receipt, so it may come again as a new message.
-    pub may_be_forgotten: bool,
     /// The worker that sent it stopped, so no caller waits for the answer.
     pub caller_is_gone: bool,
     /// The client cancelled it and no longer waits.
@@ -220,10 +217,10 @@ impl Oracle {
         self.forgetful.contains(&host)
     }
 
-    /// Whether the call may be started again because host and broker forgot it: the journal was lost or replaced, and the
-    /// message came again as a new one, or is that of a task, which is only in the journal.
+    /// Whether the call may be started again because host and broker forgot it: the journal was lost or replaced, and a
+    /// task is only there.
     fn is_lost_twice(&self, request: &Request) -> bool {
-        self.forgetful.contains(&request.host) && (request.may_be_forgotten || request.work.task)
+        self.forgetful.contains(&request.host) && request.work.task
     }
 
     /// An answer to the call that its caller receives now has no RESULT.

@@ -50,6 +50,8 @@ pub struct Plan {
     pub dying: u64,
     /// Percentage of requests that a connection does not take, or that find no connection.
     pub unreachable: u64,
+    /// Weight of the operations of the broker's disk: a slow one lets calls run before they are written.
+    pub broker_disk: u64,
     /// Multiplies the weights of crashes and other faults.
     pub fault_rate: u64,
     /// Multiplies the weights of cancels, panics and changes of the policy.
@@ -83,6 +85,7 @@ impl Plan {
             fingerprint_seed: rng.next_u64(),
             host_window_messages: *pick(rng, &[2, 8, 1000]),
             window_messages: *pick(rng, &[2, 8, 1000]),
+            planted: planted.and_then(Planted::in_engine),
             ..EngineOptions::default()
         };
         let store = StoreOptions {
@@ -120,6 +123,7 @@ impl Plan {
             hanging: *pick(rng, &[0, 0, 10, 60]),
             dying: *pick(rng, &[0, 4, 20, 70]),
             unreachable: *pick(rng, &[0, 4, 15]),
+            broker_disk: *pick(rng, &[500, 500, 500, 20]),
             fault_rate: if amnesia { *pick(rng, &[3, 10]) } else { *pick(rng, &[0, 2, 5, 12]) },
             unrest: *pick(rng, &[0, 2, 10]),
             amnesia,

@@ -39,6 +39,11 @@ impl World {
         }
         self.crashes += 1;
         self.note("host restarts", &[("host", host as u64), ("how", how as u64)]);
+        let loses_state = matches!(how, Stop::FolderLost | Stop::FolderRestored | Stop::Corruption);
+        if loses_state && self.rng.chance(40) {
+            // A disaster strikes both, for example because they share a machine.
+            self.broker_crashes();
+        }
         let in_doubt = self.end_process(host);
         let copy = self.hosts[host].folder.copy();
         match how {

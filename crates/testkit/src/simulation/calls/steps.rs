@@ -49,7 +49,7 @@ pub fn choices(plan: &Plan) -> Vec<(u64, Step)> {
         (150, Step::Call),
         (800, Step::BrokerReads),
         (800, Step::OwnerReads),
-        (500, Step::BrokerDisk),
+        (plan.broker_disk, Step::BrokerDisk),
         (500, Step::Journal),
         (1200, Step::Host),
         (350, Step::Server),

@@ -96,12 +96,6 @@ impl World {
     }
 
     pub fn worker_reads(&mut self, worker: usize, outgoing: &Outgoing) {
-        let mailbox = self.workers[worker].mailbox.clone();
-        if let Outgoing::Receipt { id, .. } = outgoing
-            && let Some(no) = self.oracle.find(&mailbox, id)
-        {
-            self.oracle.requests[no].receipted = true;
-        }
         if let Outgoing::Inspected { .. } = outgoing {
             return self.delivery_known(worker, outgoing);
         }
@@ -109,6 +103,7 @@ impl World {
         self.end_withdrawals(worker);
         let answered = self.take_answers(worker);
         let Outgoing::Message { message, .. } = outgoing else { return };
+        let mailbox = self.workers[worker].mailbox.clone();
         self.oracle.delivered(&mailbox, message.seq, &message.id);
         let about = message.correlation_id.as_ref().and_then(|id| self.oracle.find(&mailbox, id));
         let envelope = toolbus_protocol::Envelope::from_sealed(message.sealed.clone());

@@ -52,7 +52,6 @@ impl Oracle {
     pub fn broker_crashed(&mut self) {
         self.acked.clear();
         self.broker_crashes += 1;
-        self.requests.iter_mut().for_each(|request| request.may_be_forgotten |= !request.receipted);
     }
 
     /// The broker answers an inspection.
