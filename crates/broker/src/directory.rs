@@ -66,6 +66,8 @@ pub trait HostDirectory: Send + Sync {
     /// Lists the hosts that have a manifest for this role, in the order of their first announcement. Manifests whose
     /// version is in `known` are left out.
     fn hosts(&self, role: Option<&str>, known: &HashMap<ByteString, u64>) -> Vec<HostEntry>;
+    /// Whether some host offers anything to this role, or none is known.
+    fn offer_anything(&self, role: Option<&str>) -> bool;
     /// Replaces the rules about which host may offer which name, and applies them to all hosts. Blocks on disk I/O.
     fn set_rules(&self, rules: Arc<PolicySet>);
     /// Whether the directory has manifests of that host, online or offline.
@@ -189,6 +191,12 @@ impl HostDirectory for FolderDirectory {
             }
         }
         entries
+    }
+
+    fn offer_anything(&self, role: Option<&str>) -> bool {
+        let state = self.shared.lock();
+        let is_offered = |host: &Host| host.offers.index_of(role).is_some_and(|index| host.offers.are_of_use[index]);
+        state.hosts.is_empty() || state.hosts.values().any(is_offered)
     }
 
     fn set_rules(&self, rules: Arc<PolicySet>) {
@@ -333,9 +341,7 @@ impl State {
     }
 
     fn entry(&self, id: &str, host: &Host, role: Option<&str>) -> Option<HostEntry> {
-        let of =
-            |wanted: Option<&str>| host.offers.manifests.iter().position(|manifest| manifest.role.as_deref() == wanted);
-        let index = role.and_then(|role| of(Some(role))).or_else(|| of(None))?;
+        let index = host.offers.index_of(role)?;
         let presence = self.presence.get(id);
         let since = match presence {
             Some(presence) => presence.since.elapsed(),

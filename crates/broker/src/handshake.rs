@@ -179,8 +179,6 @@ async fn welcome(
     }
     let flushed = tokio::time::timeout(server.options.hello_timeout, socket.flush()).await;
     flushed.ok()?.ok()?;
-    // A message slightly over the limit is still read, so that the error can name its id.
-    socket.limits_mut().set_max_payload_len(Some(server.options.max_frame_bytes * 2));
     Some(Accepted { socket, identity, counted, framing, version })
 }
 

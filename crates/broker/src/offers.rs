@@ -13,6 +13,8 @@ const MAX_NAMED: usize = 1000;
 /// The visible part of a host's manifests.
 pub struct Offers {
     pub manifests: Vec<RoleManifest>,
+    /// Whether each of them has a server.
+    pub are_of_use: Vec<bool>,
     /// The names that are held back, each once.
     pub held_back: Vec<HeldBack>,
 }
@@ -20,12 +22,20 @@ pub struct Offers {
 /// Claims all names of the manifests for the host and removes those that it does not get.
 pub fn claim_all(owners: &mut NameOwners, rules: &PolicySet, host: &str, announced: &[RoleManifest]) -> Offers {
     let mut claims = Claims { owners, rules, host, decided: HashMap::new(), held_back: Vec::new() };
-    let visible = |manifest: &RoleManifest| RoleManifest {
-        role: manifest.role.clone(),
-        manifest: claims.visible(&manifest.manifest),
+    let visible = |announced: &RoleManifest| {
+        let (manifest, is_of_use) = claims.visible(&announced.manifest);
+        (RoleManifest { role: announced.role.clone(), manifest }, is_of_use)
     };
-    let manifests = announced.iter().map(visible).collect();
-    Offers { manifests, held_back: claims.held_back }
+    let (manifests, are_of_use) = announced.iter().map(visible).unzip();
+    Offers { manifests, are_of_use, held_back: claims.held_back }
+}
+
+impl Offers {
+    /// The manifest for a role.
+    pub fn index_of(&self, role: Option<&str>) -> Option<usize> {
+        let of = |wanted: Option<&str>| self.manifests.iter().position(|manifest| manifest.role.as_deref() == wanted);
+        role.and_then(|role| of(Some(role))).or_else(|| of(None))
+    }
 }
 
 struct Claims<'a> {
@@ -37,12 +47,13 @@ struct Claims<'a> {
 }
 
 impl Claims<'_> {
-    /// A manifest without names that are held back keeps its text. One that can't be read is left alone: workers can't
-    /// read it either.
-    fn visible(&mut self, announced: &Body) -> Body {
+    /// The manifest as workers see it, and whether it has a server. A manifest without names that are held back keeps its
+    /// text. One that can't be read is left alone: workers can't read it either.
+    fn visible(&mut self, announced: &Body) -> (Body, bool) {
         let Ok(mut manifest) = serde_json::from_slice::<HostManifest>(announced.as_bytes()) else {
-            return announced.clone();
+            return (announced.clone(), false);
         };
+        let is_of_use = !manifest.servers.is_empty();
         let mut held_back = Vec::new();
         for server in &mut manifest.servers {
             for kind in ListKind::ALL {
@@ -57,13 +68,13 @@ impl Claims<'_> {
         }
         let listed_only = self.rules.restricts_offers(self.host);
         if held_back.is_empty() && !listed_only {
-            return announced.clone();
+            return (announced.clone(), is_of_use);
         }
         // Workers compare every item of a host's lists with these names.
         manifest.listed_only = listed_only || held_back.len() > MAX_NAMED;
         manifest.problems.extend(name_owners::explain_all(self.host, &held_back));
         manifest.held_back = held_back.into_iter().take(MAX_NAMED).map(|held| held.name).collect();
-        Body::from_trusted(Bytes::from(raw(&manifest).get().to_owned()))
+        (Body::from_trusted(Bytes::from(raw(&manifest).get().to_owned())), is_of_use)
     }
 
     fn claim(&mut self, kind: ListKind, name: String) -> Option<HeldBack> {

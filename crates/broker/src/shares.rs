@@ -146,6 +146,15 @@ impl AgentConnection {
         self.shares.work(&self.agent, self.role.as_deref(), units)
     }
 
+    /// The most that the agent could ever send at once.
+    pub fn largest_input(&self) -> u64 {
+        if !self.rights.has_share() {
+            return u64::MAX;
+        }
+        let whole = self.rights.usable(self.shares.limits.input_bytes);
+        self.shares.names.share(self.role.as_deref()).of(whole).max(FREE_INPUT)
+    }
+
     /// Sets how many bytes of input are held for this connection. Returns false if the agent has used up its share; the
     /// caller has to drop the input then.
     #[must_use]
@@ -155,10 +164,13 @@ impl AgentConnection {
             return true;
         }
         let mut usage = self.shares.lock();
-        let (all, own) = (usage.all.input, usage.of(&self.agent).input);
-        let whole = self.shares.limits.input_bytes;
-        if now > before && !self.shares.admits(self.role.as_deref(), self.rights, own, all, whole) {
-            return false;
+        if now > before {
+            // The last byte has to be within the share.
+            let added = now - before - 1;
+            let (all, own) = (usage.all.input + added, usage.of(&self.agent).input + added);
+            if !self.shares.admits(self.role.as_deref(), self.rights, own, all, self.shares.limits.input_bytes) {
+                return false;
+            }
         }
         usage.change(&self.agent, |amounts| amounts.input = amounts.input - before + now);
         self.input = now;
@@ -222,6 +234,19 @@ mod tests {
         assert_eq!(requests(&connect(&shares, "host", "", Rights::HOST), 100_000), Duration::ZERO);
         tokio::time::advance(Duration::from_secs(2)).await;
         assert_eq!(requests(&one, 500), Duration::ZERO);
+    }
+
+    #[test]
+    fn input_that_comes_at_once_is_held_only_within_the_share() {
+        let shares = shares();
+        let mut one = connect(&shares, "one", "worker", Rights::WORKER);
+        assert!(!one.hold_input(300 << 10) && one.hold_input(200 << 10), "a quarter of 1 MiB");
+        let mut same = connect(&shares, "one#b", "worker", Rights::WORKER);
+        assert!(!same.hold_input(100 << 10), "all connections of the agent count together");
+        let mut small = connect(&shares, "small", "small", Rights::WORKER);
+        assert_eq!((one.largest_input(), small.largest_input()), (249_037, 64 << 10));
+        assert!(!small.hold_input(65 << 10) && small.hold_input(64 << 10), "a little is not counted");
+        assert!(one.hold_input(0) && same.hold_input(100 << 10));
     }
 
     #[tokio::test(start_paused = true)]

@@ -175,6 +175,14 @@ impl PolicySet {
         }
     }
 
+    /// Whether there is a mailbox that an agent of the role may send plain messages to.
+    pub fn may_message_any(&self, role: Option<&str>) -> bool {
+        match &self.roles {
+            None => true,
+            Some(_) => self.role(role).is_some_and(|role| !role.recipients.is_empty()),
+        }
+    }
+
     /// Whether an agent of the role may decide about calls that wait for approval.
     pub fn may_approve(&self, role: Option<&str>) -> bool {
         match &self.roles {

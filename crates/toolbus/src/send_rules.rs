@@ -16,7 +16,11 @@ impl SendRules for PolicySendRules {
         self.policy.current().may_message(from_role, to, |name| self.authenticator.role_of(name))
     }
 
-    fn share(&self, role: Option<&str>) -> Share {
-        self.policy.current().share(role).unwrap_or(Share::DEFAULT)
+    fn may_message_any(&self, role: Option<&str>) -> bool {
+        self.policy.current().may_message_any(role)
+    }
+
+    fn share(&self, role: Option<&str>) -> Option<Share> {
+        self.policy.current().share(role)
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio_websockets::Message as WsMessage;
+use tokio_websockets::{Error as WsError, Message as WsMessage};
 use toolbus_engine::{Command, Mailboxes};
 use toolbus_protocol::{BrokerFrame, ClientFrame, ErrorCode, Framing, Refusal, compact, json};
 
@@ -18,7 +18,7 @@ const MAX_BAD_FRAMES: u32 = 32;
 const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
 
 fn too_much_input() -> CloseReason {
-    let reason = "the unfinished messages of this agent's connections use up its share of the broker's memory";
+    let reason = "the messages that this agent's connections are sending use up its share of the broker's memory";
     CloseReason::new(ErrorCode::ShareFull, reason)
 }
 
@@ -29,6 +29,9 @@ impl Connection {
         if self.blocked_since.is_some() || self.paused(cx) {
             return Ok(());
         }
+        // A message slightly over the limit is still read, so that the error can name its id.
+        let largest = self.input.largest_message(self.server.options.max_frame_bytes * 2);
+        self.socket.limits_mut().set_max_payload_len(Some(largest));
         while *budget > 0 {
             if !self.packed.is_empty() {
                 self.unpack(budget)?;
@@ -38,6 +41,11 @@ impl Connection {
                 Poll::Pending if self.input.waits(self.socket.get_ref()) => return Ok(()),
                 Poll::Pending => return Err(End::Error(too_much_input())),
                 Poll::Ready(None) => return Err(End::Lost),
+                Poll::Ready(Some(Err(WsError::PayloadTooLong { max_len, .. })))
+                    if max_len < self.server.options.max_frame_bytes =>
+                {
+                    return Err(End::Error(too_much_input()));
+                }
                 Poll::Ready(Some(Err(error))) => return Err(close_reason(error).map_or(End::Lost, End::Error)),
                 Poll::Ready(Some(Ok(message))) => {
                     self.silent_ticks = 0;

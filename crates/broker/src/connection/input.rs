@@ -20,6 +20,11 @@ impl Input {
         self.counted.work(units, refused)
     }
 
+    /// The largest message to read: the header of a larger one is enough to refuse it.
+    pub fn largest_message(&self, limit: usize) -> usize {
+        usize::try_from(self.counted.largest_input()).unwrap_or(limit).min(limit)
+    }
+
     /// A message is complete. Behind it, bytes of the next one may have been read.
     pub fn completed(&mut self, payload: usize, socket: &Prefixed) {
         // The parts of a fragmented message have a header each; what was read last bounds the error.

@@ -27,13 +27,17 @@ impl Body for MeteredBody {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        // What a client announces counts at once, so that a body which will not fit is not read at all.
+        if !self.hold(self.received + self.body.size_hint().lower()) {
+            return Poll::Ready(Some(Err(BodyError::ShareFull)));
+        }
         let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::BrokeOff(error.to_string())))),
             None => return Poll::Ready(None),
         };
         self.received += frame.data_ref().map_or(0, Bytes::len) as u64;
-        let is_admitted = self.hold(self.received);
+        let is_admitted = self.hold(self.received + self.body.size_hint().lower());
         Poll::Ready(Some(if is_admitted { Ok(frame) } else { Err(BodyError::ShareFull) }))
     }
 
