@@ -207,8 +207,12 @@ impl<A: Clone> CallMachine<A> {
         call.history.push(format!("attempt {}: {why}", call.attempt));
         let is_safe = call.begun == Some(Replay::Safe) || runs_unsafe;
         let may_retry = call.request.has_effect && is_safe && retry && call.cancelled.is_none();
-        if !may_retry || self.draining {
+        if !may_retry {
             return self.finish(no, Answer::Given(error), End::Failed, cx);
+        }
+        if self.draining {
+            // The next host runs it again.
+            return self.leave(no, cx);
         }
         self.next_attempt(no, cx);
     }

@@ -129,7 +129,7 @@ impl<A: Clone> CallMachine<A> {
             Event::Synced { tickets, outcome } => {
                 for ticket in tickets {
                     if let Some((call, record)) = self.tickets.remove(&ticket) {
-                        self.durable(call, record, outcome.clone(), cx);
+                        self.append_counts(call, record, outcome.clone(), cx);
                     }
                 }
             }
@@ -230,14 +230,20 @@ impl<A: Clone> CallMachine<A> {
     ) {
         match outcome {
             Ok(Some(ticket)) => drop(self.tickets.insert(ticket, (call, record))),
-            Ok(None) => self.durable(call, record, Ok(()), cx),
+            Ok(None) => self.append_counts(call, record, Ok(()), cx),
             Err(error) if record == RecordKind::Task => self.task_rejected(call, error, cx),
-            Err(error) => self.durable(call, record, Err(error), cx),
+            Err(error) => self.append_counts(call, record, Err(error), cx),
         }
     }
 
-    /// An entry counts from now on, or never will.
-    fn durable(&mut self, no: CallNo, record: RecordKind, outcome: Result<(), JournalError>, cx: &mut Context<'_, A>) {
+    /// An entry is as durable as its call needs it (written or synced), or never will be.
+    fn append_counts(
+        &mut self,
+        no: CallNo,
+        record: RecordKind,
+        outcome: Result<(), JournalError>,
+        cx: &mut Context<'_, A>,
+    ) {
         match record {
             RecordKind::Start => self.start_written(no, outcome, cx),
             RecordKind::Result => self.result_written(no, outcome, cx),

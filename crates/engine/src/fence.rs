@@ -1,8 +1,9 @@
-//! Fences: which messages of a mailbox an earlier subscriber with another journal may have started.
+//! Fences: which messages of a mailbox an earlier subscriber may have started whose journal the present one does not have.
+//! Such messages are pushed with a mark, [`crate::Outgoing::Unsure`].
 
 use crate::{Engine, Message, Millis, Seq};
 
-/// The end of a subscriber's journal, as far as the messages of its mailbox are concerned.
+/// When a subscriber with another journal took over a mailbox. Its journal does not know what was started before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fence {
     /// Messages before this one were accepted earlier.

@@ -60,7 +60,7 @@ pub struct MessageView {
     pub id: ByteString,
     /// Name of the sender.
     pub from: Arc<str>,
-    /// Time since acceptance.
+    /// Time since acceptance; of a message that its sender repeated, since it was first sent at the latest.
     pub age_ms: u64,
     /// Number of push attempts so far.
     pub attempt: u32,

@@ -1,5 +1,6 @@
-//! Decides whether a call with an unknown outcome may run again (replay-safe). The operator's settings decide: per
-//! tool, per server, or by the server's own hints if the operator trusts them.
+//! Which calls are replay-safe: by the operator's settings per tool or per server, or by the server's own hints if the
+//! operator trusts them. What follows from it is decided in `call::attempts` (a server died) and `journal::decide` (a host
+//! was restarted).
 
 use crate::catalog::names::visible_name;
 use crate::host::Host;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_audit::Record;
 use toolbus_call::{CancelBy, Event};
 use toolbus_client::{BrokerClient, BrokerError, Cancellation};
-use toolbus_journal::{Generation, Journal};
+use toolbus_journal::{Journal, JournalIdentity};
 use toolbus_protocol::JournalClaim;
 
 /// Maximum interval between checks for idle sessions; a quarter of the idle time if that is shorter.
@@ -30,19 +30,15 @@ pub enum HostError {
 
 /// Serves the configured servers until the token is cancelled, then returns within [`HostLimits::stop`](crate::HostLimits::stop).
 /// All server processes have ended when this returns, or their time to close has passed, and queued replies are sent.
-pub async fn run_host(
-    client: BrokerClient,
-    options: HostOptions,
-    shutdown: CancellationToken,
-) -> Result<(), HostError> {
+pub async fn run_host(client: BrokerClient, options: HostOptions, stop: CancellationToken) -> Result<(), HostError> {
     tokio::select! {
         subscribed = client.subscribe_with(claim_of(&options.journal)) => subscribed?,
-        () = shutdown.cancelled() => {
+        () = stop.cancelled() => {
             client.close().await;
             return Ok(());
         }
     }
-    let host = Host::new(Outbox::new(client), options, shutdown.child_token());
+    let host = Host::new(Outbox::new(client), options, stop.child_token());
     host.calls.connect(&host);
     let timer = tokio::spawn(Arc::clone(&host).run_timer());
     for server in &host.servers {
@@ -87,7 +83,7 @@ pub async fn run_host(
 }
 
 fn claim_of(journal: &Journal) -> JournalClaim {
-    let Generation { journal, epoch, instance, ancestors } = journal.generation();
+    let JournalIdentity { journal, epoch, instance, ancestors } = journal.identity();
     let ancestors = ancestors.iter().map(|name| name.as_str().into()).collect();
     JournalClaim { journal: journal.as_str().into(), epoch: *epoch, instance: instance.as_str().into(), ancestors }
 }

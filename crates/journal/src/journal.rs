@@ -18,7 +18,7 @@ use toolbus_wal::{Disk, FolderDisk, MemoryDisk, Opening, Recovery};
 
 /// Distinguishes a journal from others and from older copies of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Generation {
+pub struct JournalIdentity {
     /// The id of the folder, or the lineage of a journal that may have lost entries, or a random id of a journal in
     /// memory.
     pub journal: String,
@@ -30,7 +30,7 @@ pub struct Generation {
     pub ancestors: Vec<String>,
 }
 
-impl Generation {
+impl JournalIdentity {
     fn unique() -> Self {
         let random = || uuid::Uuid::new_v4().to_string();
         Self { journal: random(), epoch: 1, instance: random(), ancestors: Vec::new() }
@@ -42,7 +42,7 @@ impl Generation {
 ///
 /// Dropping the journal syncs all entries and joins its thread.
 pub struct Journal {
-    generation: Generation,
+    identity: JournalIdentity,
     shared: Arc<Shared>,
     reader: Reader,
     recovery: Recovery,
@@ -63,7 +63,7 @@ impl Journal {
         // A journal that may have lost calls of an earlier process must not claim to be the same journal.
         let lineage = lineage(&*disk).map_err(|error| JournalError::Folder(Arc::new(error)))?;
         let Opening { epoch, instance, ancestors } = opening;
-        journal.generation = Generation { journal: lineage.unwrap_or(identity.id), epoch, instance, ancestors };
+        journal.identity = JournalIdentity { journal: lineage.unwrap_or(identity.id), epoch, instance, ancestors };
         Ok(journal)
     }
 
@@ -81,13 +81,13 @@ impl Journal {
         let kept = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("call-journal".into()).spawn(move || kept.run_sync_thread());
         let thread = thread.map_err(|error| JournalError::Thread(Arc::new(error)))?;
-        let generation = Generation::unique();
-        Ok(Self { generation, shared, reader, recovery, sync_results, thread: Some(thread) })
+        let identity = JournalIdentity::unique();
+        Ok(Self { identity, shared, reader, recovery, sync_results, thread: Some(thread) })
     }
 
     /// Identifies this journal. The broker stores it for the host's mailbox.
-    pub fn generation(&self) -> &Generation {
-        &self.generation
+    pub fn identity(&self) -> &JournalIdentity {
+        &self.identity
     }
 
     /// The result of replaying the journal.

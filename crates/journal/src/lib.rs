@@ -34,7 +34,7 @@ pub use call_index::{
 };
 pub use decide::{Decision, Replay, decide};
 pub use entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task};
-pub use journal::{Generation, Journal};
+pub use journal::{Journal, JournalIdentity};
 pub use lineage::lineage;
 pub use log::{JournalLog, Location, LogOptions, Reader};
 pub use maintenance::{Maintained, Maintenance};

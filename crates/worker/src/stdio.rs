@@ -28,7 +28,8 @@ pub struct StdioOptions {
     pub last_answers_within: Duration,
     /// Write timeout: a client that does not read its output for this long counts as disconnected.
     pub read_within: Duration,
-    /// Stops the service as if the client had disconnected, without waiting for running calls.
+    /// Stops the service. Running calls go on at their hosts: the client cancelled nothing, and may repeat them through
+    /// another worker. After the end of stdin they are cancelled instead, once `last_answers_within` has passed.
     pub stop: CancellationToken,
 }
 
@@ -73,7 +74,7 @@ pub async fn serve_streams(
         service.forward_received().await;
         frontend.worker.detach();
     }
-    // Dropping the service cancels running calls, which has to happen before the session is closed.
+    // Dropping the service cancels running calls unless they are detached. It has to happen before the session is closed.
     drop(service);
     // Closing the session would end the server process that runs the detached calls.
     if !leaves_calls {

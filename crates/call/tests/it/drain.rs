@@ -63,12 +63,12 @@ fn a_call_that_was_left_runs_at_the_next_host() {
 }
 
 #[test]
-fn no_further_attempt_starts_during_a_drain() {
+fn the_next_attempt_of_a_call_is_left_to_the_next_host_during_a_drain() {
     let mut host = Host::new();
     host.running(replay_safe("w#1", "a"));
     host.handle(Event::Drain);
     host.dies("a");
-    host.expect(["journal a: RESULT Failed died, written", "reply a: died"]);
+    host.expect(["abort a", "left a"]);
     let mut host = Host::new();
     host.running(replay_safe("w#1", "a"));
     host.hold(Step::Connect);

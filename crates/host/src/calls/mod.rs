@@ -2,7 +2,7 @@
 //!
 //! `toolbus-call` decides; this module and its parts only act. One lock guards the machine. Entries are appended to the
 //! journal under that lock, so their order is the order of the decisions; all other effects of a call go to the tokio
-//! task of that call (`task`), in order. `driver` connects to servers and follows calls there, `authorise` asks the policy.
+//! task of that call (`task`), in order. `connect` connects to servers, `flow` follows calls there, `authorise` asks the policy.
 
 mod answers;
 mod appends;
@@ -234,7 +234,7 @@ impl Host {
             }
             Effect::Authorise { call, again } => {
                 let Some(slot) = inner.slots.get(&call) else { return };
-                // Without an audit record there is nothing to wait for.
+                // Without an audit record there is nothing to wait for. A refusal always has one, so the task decides again.
                 match self.authorised_at_once(slot, again) {
                     Some(grant) => events.push_back(Event::Authorised { call, verdict: Ok(grant) }),
                     None if slot.effects.push(Effect::Authorise { call, again }) => {}

@@ -5,22 +5,22 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use toolbus_journal::{
-    Generation, Journal, JournalLog, JournalOptions, JournalState, Known, Limits, LogOptions, Wait, lineage,
+    Journal, JournalIdentity, JournalLog, JournalOptions, JournalState, Known, Limits, LogOptions, Wait, lineage,
 };
 use toolbus_wal::sim_disk::{Rng, SimDisk};
 
 const SEGMENT: &str = "journal-0000000001.log";
 
-fn open(folder: &Path) -> (Generation, Known) {
+fn open(folder: &Path) -> (JournalIdentity, Known) {
     let journal = Journal::open(folder, JournalOptions::default()).expect("it opens");
-    (journal.generation().clone(), journal.look_up(&key(1), &CONTENT).expect("the same call"))
+    (journal.identity().clone(), journal.look_up(&key(1), &CONTENT).expect("the same call"))
 }
 
 #[tokio::test]
 async fn the_new_name_of_a_damaged_journal_is_kept_by_later_processes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let journal = Journal::open(folder.path(), JournalOptions::default()).expect("an empty folder opens");
-    let first = journal.generation().clone();
+    let first = journal.identity().clone();
     journal.start(start(1), Wait::Synced).await.expect("written");
     drop(journal);
     let (whole, _) = open(folder.path());
