@@ -136,6 +136,8 @@ pub struct Oracle {
     started: BTreeSet<ByteString>,
     /// Calls that were delivered to a journal that may have forgotten them.
     unsure: BTreeSet<ByteString>,
+    /// Calls that an operator cancelled. Their client may make them again, also if the server answered in spite of it.
+    pub operator_cancelled: BTreeSet<ByteString>,
     /// Hosts whose journal was lost, damaged or replaced.
     forgetful: BTreeSet<usize>,
     /// The first outcome that was reported for a call, which may have had no RESULT.

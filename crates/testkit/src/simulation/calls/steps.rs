@@ -166,7 +166,12 @@ impl World {
             Step::Notification => self.notify_server(host),
             Step::OperatorCancels => {
                 if let Some(call) = self.random_call(host) {
-                    self.call(host, call).into_iter().for_each(|call| call.cancelled = true);
+                    self.note("operator cancels", &[("host", host as u64), ("call", call.0)]);
+                    let id = self.call(host, call).map(|call| {
+                        call.cancelled = true;
+                        call.key.id.clone()
+                    });
+                    self.oracle.operator_cancelled.extend(id);
                     self.feed(host, Event::Cancel { call, cause: Cause::Admin, reason: None });
                 }
             }

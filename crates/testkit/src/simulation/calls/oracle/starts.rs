@@ -86,7 +86,10 @@ impl Oracle {
         };
         // The latest equal call decides, so a call that is meant twice hides the earlier one.
         let others = self.requests.iter().filter(equals).count();
-        let is_cancelled = |no: &RequestNo| self.requests[*no].cancel_was_written;
+        let is_cancelled = |no: &RequestNo| {
+            let request = &self.requests[*no];
+            request.cancel_was_written || self.operator_cancelled.contains(&request.id)
+        };
         if self.forgetful.contains(&request.host) || others > chain.len() || chain.iter().any(is_cancelled) {
             return;
         }
