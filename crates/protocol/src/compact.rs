@@ -184,7 +184,7 @@ pub fn write_push_parts(push: PushParts<'_>, out: &mut BytesMut) {
 fn read_push(mut rest: Bytes) -> Result<Push, DecodeError> {
     let flags = take_flags(&mut rest, HAS_TAG | HAS_ROLE | HAS_DEADLINE)?;
     let tag = (flags & HAS_TAG != 0).then(|| take(&mut rest)).transpose()?;
-    let attempt = u32::try_from(take(&mut rest)?).map_err(|_| DecodeError::BadNumber)?;
+    let attempt = u32::try_from(take(&mut rest)?).map_err(|_| DecodeError::BadNumber)?.max(1);
     let session_id = take_name(&mut rest)?;
     let role = (flags & HAS_ROLE != 0).then(|| take_name(&mut rest)).transpose()?;
     let deadline_ms = (flags & HAS_DEADLINE != 0).then(|| take(&mut rest)).transpose()?;

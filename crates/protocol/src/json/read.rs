@@ -290,7 +290,7 @@ fn push(flat: FlatBroker<'_>) -> Result<BrokerFrame, DecodeError> {
     let Object(from) = message.from.take().ok_or(DecodeError::Missing("message", "from"))?;
     Ok(BrokerFrame::Message(Push {
         tag: flat.tag,
-        attempt: flat.attempt.unwrap_or(1),
+        attempt: flat.attempt.unwrap_or(1).max(1),
         from: agent(from)?,
         deadline_ms: flat.deadline_ms,
         envelope: envelope(&message)?,

@@ -164,3 +164,15 @@ fn every_frame_may_be_json_inside_the_compact_framing() {
         assert_eq!(read_compact_client(&framed(b'{', text.as_bytes())).expect(sample.name), [sample.frame]);
     }
 }
+
+/// Found by the fuzz target `broker_json`: the frame was written without `attempt` and read as the first push.
+#[test]
+fn an_attempt_of_zero_is_the_first_push() {
+    let zero = r#"{"kind":"message","tag":3,"attempt":0,"message":{"id":"m","from":{"session_id":"n"},"kind":"task","body":null,"created_at":"2026-11-15T19:34:13Z"}}"#;
+    let frame = json_broker(zero);
+    assert!(matches!(&frame, BrokerFrame::Message(push) if push.attempt == 1), "{frame:?}");
+    let mut bytes = crate::wire::compact_broker(&frame).to_vec();
+    assert_eq!(bytes[3..5], [3, 1], "tag and attempt follow opcode, length and flags");
+    bytes[4] = 0;
+    assert_eq!(read_compact_broker(&bytes).expect("a valid frame"), [frame]);
+}
