@@ -24,6 +24,7 @@ mod errors;
 mod follow;
 mod frame_kinds;
 mod frames;
+mod handshake;
 mod inspect;
 pub mod json;
 mod kind;
