@@ -26,7 +26,8 @@ pub struct StdioOptions {
     pub max_line_bytes: usize,
     /// Shutdown timeout: how long running calls may take after the end of stdin.
     pub last_answers_within: Duration,
-    /// Write timeout: a client that does not read its output for this long counts as disconnected.
+    /// Write timeout: a client that does not read its output for this long counts as disconnected. After `stop` it is two
+    /// seconds at most.
     pub read_within: Duration,
     /// Stops the service. Running calls go on at their hosts: the client cancelled nothing, and may repeat them through
     /// another worker. After the end of stdin they are cancelled instead, once `last_answers_within` has passed.
@@ -83,7 +84,7 @@ pub async fn serve_streams(
     outcome
 }
 
-/// How long closing the session at its hosts may take.
+/// How long a stopped service may take to close its session at the hosts, and to write to a client that does not read.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 type PendingCall = std::pin::Pin<Box<dyn Future<Output = (FrontendCall, Option<Message>)> + Send>>;
@@ -195,11 +196,18 @@ impl<W: AsyncWrite + Unpin> Service<W> {
             self.output.write_all(line.as_bytes()).await?;
             self.output.flush().await
         };
+        let StdioOptions { stop, read_within, .. } = &self.options;
+        let stopped = async {
+            stop.cancelled().await;
+            tokio::time::sleep(CLOSE_TIMEOUT).await;
+        };
+        let written = tokio::select! {
+            biased;
+            written = tokio::time::timeout(*read_within, write) => written.ok(),
+            () = stopped => None,
+        };
         let timed_out = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        tokio::time::timeout(self.options.read_within, write)
-            .await
-            .unwrap_or_else(|_| timed_out())
-            .map_err(StdioError::Write)
+        written.unwrap_or_else(timed_out).map_err(StdioError::Write)
     }
 }
 

@@ -209,6 +209,22 @@ async fn a_stopped_worker_detaches_from_its_calls_and_cancels_none() {
     assert!(!bus.all_sent().iter().any(|(_, sent)| matches!(sent, HostRequest::Close { .. })), "its server goes on");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stopped_worker_does_not_wait_for_a_client_that_does_not_read() {
+    let bus = one_server();
+    let options = StdioOptions::default();
+    let stop = options.stop.clone();
+    let mut client = StdioClient::with(&bus, WorkerOptions::default(), options);
+    client.send(&modern(1, "tools/call", json!({"name": "read"}))).await;
+    let call = bus.next_call().await;
+    call.reply(json!({"text": "x".repeat(4 << 20)})).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let stopped = tokio::time::Instant::now();
+    stop.cancel();
+    assert!((&mut client.served).await.unwrap().is_err(), "the reply can't be written");
+    assert!(stopped.elapsed() < Duration::from_secs(5), "{:?}", stopped.elapsed());
+}
+
 #[tokio::test]
 async fn a_call_beyond_the_limit_is_rejected_and_the_others_go_on() {
     let bus = one_server();
