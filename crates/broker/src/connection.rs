@@ -36,7 +36,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_FRAMES_LIMIT: Duration = Duration::from_secs(1);
 
 pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
-    let Accepted { mut socket, identity, counted, framing, version } = accepted;
+    let Accepted { mut socket, identity, counted, largest_message, framing, version } = accepted;
     let auditor = Auditor::new(server.options.audit.as_ref(), &identity.agent);
     auditor.iter().for_each(Auditor::accepted);
     let outbox = Arc::new(ConnectionOutbox::new(auditor));
@@ -56,7 +56,7 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
     let mut ticks = tokio::time::interval_at(Instant::now() + half_heartbeat, half_heartbeat);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut connection = Connection {
-        input: Input::new(counted, socket.get_ref()),
+        input: Input::new(counted, largest_message, socket.get_ref()),
         socket,
         server: Arc::clone(server),
         conn,

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use toolbus_engine::{
-    AttemptsNote, Command, ConnId, Effects, Engine, EngineOptions, Mailboxes, Millis, Names, Outbox, Peer,
+    AttemptsNote, Command, ConnId, Effects, Engine, EngineOptions, Fence, Mailboxes, Millis, Names, Outbox, Peer,
     RestoredMessage, Seq, Settled, Window,
 };
 use toolbus_protocol::JournalClaim;
@@ -110,10 +110,11 @@ impl BrokerCore {
             Ok(free) => engine.set_capacity(free.saturating_sub(options.reserve_bytes)),
             Err(error) => tracing::warn!(%error, "can't determine the free disk space"),
         }
-        for (mailbox, fence) in claims.fences() {
-            engine.restore_fence(&mailbox, fence);
-        }
         let clock = Clock::start();
+        for (mailbox, fence) in claims.fences() {
+            // A clock that was set back must not put messages that are yet to come before the fence.
+            engine.restore_fence(&mailbox, Fence { at: fence.at.min(clock.now()), ..fence });
+        }
         // A crash may have come before the removal was durable. No peer is connected, so there is nothing to send.
         let ended: Vec<(&str, Seq)> = ended.iter().map(|(name, _, before)| (name.as_str(), *before)).collect();
         engine.remove_earlier(clock.now(), &ended, &mut Effects::default());

@@ -34,6 +34,8 @@ pub struct Accepted {
     pub socket: Socket,
     pub identity: Identity,
     pub counted: AgentConnection,
+    /// The size of messages that was announced to the peer.
+    pub largest_message: u64,
     pub framing: Framing,
     pub version: u32,
 }
@@ -165,10 +167,12 @@ async fn welcome(
 ) -> Option<Accepted> {
     let version = hello.version.unwrap_or(1).min(PROTOCOL_VERSION);
     let framing = if version >= 2 { hello.framing.unwrap_or_default() } else { Framing::Json };
+    let mut limits = server.announced_limits(identity.rights);
+    limits.max_frame_bytes = limits.max_frame_bytes.min(counted.largest_input());
     let welcome = BrokerFrame::Welcome(Welcome {
         version: Some(PROTOCOL_VERSION),
         framing: Some(framing),
-        limits: Some(server.announced_limits(identity.rights)),
+        limits: Some(limits),
         heartbeat_ms: Some(server.options.heartbeat.as_millis() as u64),
         agent: Some(identity.agent.clone()),
     });
@@ -179,7 +183,7 @@ async fn welcome(
     }
     let flushed = tokio::time::timeout(server.options.hello_timeout, socket.flush()).await;
     flushed.ok()?.ok()?;
-    Some(Accepted { socket, identity, counted, framing, version })
+    Some(Accepted { socket, identity, counted, largest_message: limits.max_frame_bytes, framing, version })
 }
 
 /// The close reason for a violation of the WebSocket protocol; `None` if the connection is lost.

@@ -52,12 +52,13 @@ pub struct BrokerNames {
 /// directory changes.
 struct Offered {
     changes: watch::Receiver<u64>,
-    to: HashMap<Option<Box<str>>, bool>,
+    to: HashMap<Box<str>, bool>,
+    to_others: Option<bool>,
 }
 
 impl BrokerNames {
     pub fn new(authenticator: Arc<dyn Authenticator>, hosts: Arc<dyn HostDirectory>) -> Self {
-        let offered = Mutex::new(Offered { changes: hosts.changes(), to: HashMap::new() });
+        let offered = Mutex::new(Offered { changes: hosts.changes(), to: HashMap::new(), to_others: None });
         Self { authenticator, hosts, rules: RwLock::new(Arc::new(DenyAll)), offered }
     }
 
@@ -77,13 +78,15 @@ impl BrokerNames {
         if offered.changes.has_changed().unwrap_or_default() || offered.to.len() > MAX_REMEMBERED_ROLES {
             offered.changes.mark_unchanged();
             offered.to.clear();
+            offered.to_others = None;
         }
-        let role: Option<Box<str>> = role.map(Into::into);
-        if let Some(known) = offered.to.get(&role) {
-            return *known;
+        let known = role.map_or(offered.to_others, |role| offered.to.get(role).copied());
+        let is_offered = known.unwrap_or_else(|| self.hosts.offer_anything(role));
+        match role {
+            _ if known.is_some() => {}
+            Some(role) => drop(offered.to.insert(role.into(), is_offered)),
+            None => offered.to_others = Some(is_offered),
         }
-        let is_offered = self.hosts.offer_anything(role.as_deref());
-        offered.to.insert(role, is_offered);
         is_offered
     }
 
@@ -111,7 +114,8 @@ impl Names for BrokerNames {
         self.rules().may_message(from.role.as_deref(), &from.name, to)
     }
 
-    /// An agent that may do nothing needs only the least: it can learn that, and its requests are refused.
+    /// An agent that may do nothing needs only the least: it can learn that, and its requests are refused. Called for every
+    /// read from a connection.
     fn share(&self, role: Option<&str>) -> Share {
         let rules = self.rules();
         let is_of_use = || rules.may_message_any(role) || self.are_offered_anything(role);

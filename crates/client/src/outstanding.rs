@@ -26,8 +26,8 @@ pub struct OutstandingDelivery {
     pub deadline: Option<Instant>,
     pub settles: Option<Settles>,
     pub resend: Resend,
-    /// When it was first sent. It may have reached its recipient since then.
-    pub sent_at: Option<Instant>,
+    /// When it was first sent, and the epoch of that connection. It may have reached its recipient since then.
+    pub sent_at: Option<(u64, Instant)>,
     pub receipt: Option<oneshot::Sender<BrokerResult<()>>>,
     pub _slot: Option<OwnedSemaphorePermit>,
 }
@@ -37,8 +37,8 @@ impl OutstandingDelivery {
     pub fn frame(&mut self, epoch: u64, now: Instant) -> ClientFrame {
         let ack = self.settles.as_ref().and_then(|settles| settles.tag);
         let millis_since = |at: Instant| now.saturating_duration_since(at).as_millis() as u64;
-        let age_ms = self.sent_at.map(millis_since);
-        self.sent_at.get_or_insert(now);
+        let age_ms = self.sent_at.map(|(_, at)| millis_since(at));
+        self.sent_at.get_or_insert((epoch, now));
         ClientFrame::Deliver(Deliver {
             to: self.to.clone(),
             envelope: self.envelope.clone(),
@@ -119,6 +119,15 @@ impl OutstandingDeliveries {
     pub fn receipt_by_id(&mut self, id: &ByteString, epoch: u64, to_ack: &mut Vec<Settles>) {
         if let Some(delivery) = self.take(id) {
             complete(delivery, epoch, to_ack);
+        }
+    }
+
+    /// The broker did not accept the delivery on this connection.
+    pub fn was_not_accepted(&mut self, id: &ByteString, epoch: u64) {
+        let index = self.by_id.get(id).and_then(|number| number.checked_sub(self.first));
+        let delivery = index.and_then(|index| self.deliveries.get_mut(index as usize)?.as_mut());
+        if let Some(delivery) = delivery.filter(|delivery| delivery.sent_at.is_some_and(|(first, _)| first == epoch)) {
+            delivery.sent_at = None;
         }
     }
 

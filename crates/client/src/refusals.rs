@@ -1,7 +1,7 @@
 //! Errors that the broker reports: refused messages, and ends of the whole connection.
 
 use crate::error::BrokerError;
-use crate::outstanding::fail_delivery;
+use crate::outstanding::{OutstandingDelivery, fail_delivery};
 use crate::session::Session;
 use toolbus_protocol::{ErrorCode, MsgId, Refusal};
 
@@ -14,7 +14,7 @@ impl Session {
         };
         // A stopping broker has not accepted the message: it is sent again on the next connection, under the same id.
         if code == Some(ErrorCode::ShuttingDown) && self.outstanding.contains(&id) {
-            return;
+            return self.outstanding.was_not_accepted(&id, self.epoch);
         }
         let error = BrokerError::Rejected { code, reason, id: Some(MsgId::from(id.clone())) };
         if let Some(request) = self.requests.remove(&id) {
@@ -33,6 +33,23 @@ impl Session {
                 .keep(delivery, code, self.now)
                 .into_iter()
                 .for_each(|delivery| fail_delivery(delivery, error.clone()));
+        }
+    }
+
+    /// On a new connection: fails deliveries that the broker would end it for. It may accept less than the one before.
+    pub fn fail_too_large(&mut self) {
+        let limit = self.terms.max_frame_bytes.unwrap_or(u64::MAX);
+        let is_too_large = |delivery: &OutstandingDelivery| delivery.envelope.sealed().len() as u64 > limit;
+        for delivery in self.outstanding.take_all(is_too_large) {
+            let id = delivery.envelope.id.clone();
+            let reason =
+                format!("the message has {} bytes, the broker's limit is {limit}", delivery.envelope.sealed().len());
+            let code = Some(ErrorCode::FrameTooLarge);
+            let error = BrokerError::Rejected { code, reason, id: Some(MsgId::from(id.clone())) };
+            if let Some(request) = self.requests.remove(&id) {
+                request.end(Err(error.clone()));
+            }
+            fail_delivery(delivery, error);
         }
     }
 

@@ -122,6 +122,7 @@ impl Session {
         }
         self.spoil_resend();
         self.keep_untagged_replies();
+        self.fail_too_large();
         let resent = self.outstanding.resend(self.epoch, self.now);
         self.frames.extend(resent);
         self.frames.extend(self.unsent_cancels.drain(..));

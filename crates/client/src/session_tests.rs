@@ -1,12 +1,15 @@
 //! Tests of the session that need no connection.
 
+use crate::deliver::NewDelivery;
 use crate::error::BrokerError;
 use crate::session::Session;
 use crate::terms::Terms;
 use crate::withdraw::PendingWithdrawal;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use toolbus_protocol::{AgentRef, BrokerFrame, CancelOutcome, CancelResult, ClientFrame, ErrorCode};
+use toolbus_protocol::{
+    AgentRef, Body, BrokerFrame, CancelOutcome, CancelResult, ClientFrame, ErrorCode, InboxMessage, Refusal,
+};
 
 fn frames(session: &mut Session) -> Vec<ClientFrame> {
     let mut frames = Vec::new();
@@ -56,4 +59,47 @@ fn a_confirmed_withdrawal_ends_the_request_that_waits_for_a_reply() {
         let ended = end.try_recv().ok().and_then(|end| end.outcome?.err()?.code());
         assert_eq!(ended, code);
     }
+}
+
+/// Otherwise it would end every further connection.
+#[test]
+fn a_request_that_is_larger_than_the_next_broker_accepts_fails() {
+    let mut session = subscribed_before();
+    let mut end = session.open_request("host".into(), &"call".into(), false).expect("an open session");
+    let body = Body::of(&"x".repeat(2_000)).expect("a text");
+    let message = InboxMessage { id: "call".into(), ..InboxMessage::new(AgentRef::new("me"), "mcp_request", body) };
+    let envelope = message.seal();
+    let new =
+        NewDelivery { to: "host", message: &message, envelope, limit: None, answers: None, receipt: None, slot: None };
+    session.start_delivery(new).expect("an open session");
+    session.connected(Terms { version: 2, max_frame_bytes: Some(1_000), ..Terms::default() });
+    assert!(matches!(&frames(&mut session)[..], [ClientFrame::Subscribe]), "it is not sent");
+    let ended = end.try_recv().ok().and_then(|end| end.outcome?.err()?.code());
+    assert_eq!(ended, Some(ErrorCode::FrameTooLarge));
+}
+
+/// The broker has not accepted it, so it can't have reached its recipient.
+#[test]
+fn a_delivery_that_a_stopping_broker_refused_has_no_age_unless_it_was_sent_before() {
+    let mut session = Session::new(AgentRef::new("me"), Instant::now());
+    let message = InboxMessage::new(AgentRef::new("me"), "mcp_request", Body::null());
+    let (id, envelope) = (message.id.clone(), message.seal());
+    let new =
+        NewDelivery { to: "host", message: &message, envelope, limit: None, answers: None, receipt: None, slot: None };
+    session.start_delivery(new).expect("an open session");
+    let mut next_age = |is_refused: bool| {
+        session.connected(Terms { version: 2, ..Terms::default() });
+        let sent = frames(&mut session);
+        if is_refused {
+            let (code, id) = (Some(ErrorCode::ShuttingDown), Some(id.clone().into_inner()));
+            session.receive(BrokerFrame::Error(Refusal { reason: "stopping".into(), id, code }));
+        }
+        session.disconnected();
+        match &sent[..] {
+            [ClientFrame::Deliver(deliver)] => deliver.age_ms.is_some(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!([true, true, false].map(&mut next_age), [false; 3], "refused on its first two connections");
+    assert_eq!([true, true].map(next_age), [true; 2], "it may have arrived on the third one");
 }

@@ -12,9 +12,11 @@ use bytestring::ByteString;
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// How long a repeated message may have been on its way. It counts as sent earlier by this time, because its sender states
-/// its age at the begin of the way.
-const MAX_TRANSIT: Millis = 10_000;
+/// A repeated message counts as sent earlier by this time: its sender states the age when it has connected, which may be
+/// a little before the engine knows of the connection.
+const AGE_MARGIN: Millis = 10_000;
+/// Longer ages are cut, so that no peer can make its messages look decades old.
+const MAX_AGE: Millis = 24 * 3600 * 1000;
 
 impl Engine {
     pub(crate) fn deliver(&mut self, now: Millis, conn: ConnId, delivery: Delivery, effects: &mut Effects) {
@@ -22,9 +24,9 @@ impl Engine {
         peer.deliveries += 1;
         let fingerprint = fingerprint(self.options.fingerprint_seed, &delivery.to, &delivery.id);
         let waiter = Waiter { conn, number: peer.deliveries, id: delivery.id.clone(), fingerprint };
-        let (sender, rights) = (Arc::clone(&peer.sender), peer.rights);
+        let (sender, rights, connected_at) = (Arc::clone(&peer.sender), peer.rights, peer.connected_at);
         let ack = delivery.ack;
-        match self.accept(now, (sender.clone(), rights), delivery, waiter.clone(), effects) {
+        match self.accept(now, (sender.clone(), rights, connected_at), delivery, waiter.clone(), effects) {
             Ok(seq) => {
                 if let Some(settled) = ack {
                     self.fold_ack(now, &sender.name, settled, seq, effects);
@@ -39,7 +41,7 @@ impl Engine {
     fn accept(
         &mut self,
         now: Millis,
-        (from, rights): (Arc<Sender>, Rights),
+        (from, rights, connected_at): (Arc<Sender>, Rights, Millis),
         delivery: Delivery,
         waiter: Waiter,
         effects: &mut Effects,
@@ -83,7 +85,7 @@ impl Engine {
             sealed: delivery.sealed,
             fingerprint,
             content,
-            accepted_at: now.saturating_sub(age.map_or(0, |age| age.saturating_add(MAX_TRANSIT))),
+            accepted_at: age.map_or(now, |age| connected_at.min(now).saturating_sub(age.min(MAX_AGE) + AGE_MARGIN)),
             expires_at: delivery.deadline_ms.map(|ms| now.saturating_add(ms)),
         });
         let waiters = if self.options.planted(PlantedBug::ReceiptBeforeSync) {

@@ -24,6 +24,7 @@ impl Engine {
     /// Restores a fence. It outlives its mailbox, which is removed while it is empty.
     pub fn restore_fence(&mut self, mailbox: &str, fence: Fence) {
         if self.fences.len() >= self.options.mailboxes
+            && !self.fences.contains_key(mailbox)
             && let Some(oldest) = self.fences.iter().min_by_key(|(_, fence)| fence.before).map(|(name, _)| name.clone())
         {
             self.fences.remove(&oldest);

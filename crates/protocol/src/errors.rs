@@ -118,7 +118,7 @@ codes! {
     TooManyFollows = "TB0219", "too_many_follows", "The connection follows too many peers and messages.",
         "End follows that are no longer needed, or use another connection.";
     ShareFull = "TB0220", "share_full", "The agent's share of the broker is used up.",
-        "Wait until recipients have taken your messages, or withdraw some.";
+        "Wait until recipients have taken your messages, or withdraw some. For larger messages, the operator sets `share` for the role.";
     StorageFailed = "TB0301", "storage_failed", "The broker could not write to its disk and stopped.",
         "Check the broker's log and disk; restart it once the disk is healthy.";
     OtherFormat = "TB0302", "other_format", "The data folder was written by another version of toolbus.",

@@ -22,6 +22,12 @@ fn too_much_input() -> CloseReason {
     CloseReason::new(ErrorCode::ShareFull, reason)
 }
 
+/// A peer learns the size of messages in the handshake, and reconnects.
+fn larger_share() -> CloseReason {
+    let reason = "the agent may send larger messages than before; a new connection announces it";
+    CloseReason::new(ErrorCode::ShareFull, reason)
+}
+
 impl Connection {
     /// Reads frames into commands. Backpressure: does not read while the peer takes no bytes, nor while the disk is
     /// congested. This bounds memory.
@@ -30,8 +36,12 @@ impl Connection {
             return Ok(());
         }
         // A message slightly over the limit is still read, so that the error can name its id.
-        let largest = self.input.largest_message(self.server.options.max_frame_bytes * 2);
+        let limit = self.server.options.max_frame_bytes;
+        let largest = self.input.largest_message(limit * 2);
         self.socket.limits_mut().set_max_payload_len(Some(largest));
+        if self.registration.is_some() && self.input.has_grown(limit) {
+            return Err(End::Error(larger_share()));
+        }
         while *budget > 0 {
             if !self.packed.is_empty() {
                 self.unpack(budget)?;

@@ -3,16 +3,25 @@
 use crate::prefixed::Prefixed;
 use crate::shares::AgentConnection;
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long it takes at most until a changed share applies to the size of messages.
+const SHARE_CHECK: Duration = Duration::from_secs(1);
 
 pub struct Input {
     counted: AgentConnection,
+    /// The largest message to read, when that was determined, and what was announced to the peer.
+    largest: u64,
+    checked: Instant,
+    announced: u64,
     /// Bytes read from the socket up to the end of the last message, as far as that is known.
     complete: u64,
 }
 
 impl Input {
-    pub fn new(counted: AgentConnection, socket: &Prefixed) -> Self {
-        Self { counted, complete: socket.received() }
+    pub fn new(counted: AgentConnection, announced: u64, socket: &Prefixed) -> Self {
+        let largest = counted.largest_input();
+        Self { counted, largest, checked: Instant::now(), announced, complete: socket.received() }
     }
 
     /// Counts the work of a poll and the requests refused in it. Returns how long to pause the connection.
@@ -21,8 +30,16 @@ impl Input {
     }
 
     /// The largest message to read: the header of a larger one is enough to refuse it.
-    pub fn largest_message(&self, limit: usize) -> usize {
-        usize::try_from(self.counted.largest_input()).unwrap_or(limit).min(limit)
+    pub fn largest_message(&mut self, limit: usize) -> usize {
+        if self.checked.elapsed() >= SHARE_CHECK {
+            (self.largest, self.checked) = (self.counted.largest_input(), Instant::now());
+        }
+        usize::try_from(self.largest).unwrap_or(limit).min(limit)
+    }
+
+    /// Whether the peer may send larger messages than it was told.
+    pub fn has_grown(&self, limit: usize) -> bool {
+        self.largest.min(limit as u64) > self.announced
     }
 
     /// A message is complete. Behind it, bytes of the next one may have been read.

@@ -1,10 +1,13 @@
 //! What every kind of peer may use of each resource: workers their share, hosts and operators everything.
 
 use super::{AGENTS, message};
-use crate::support::{Bus, Credentials, Framing, MIB, Peer, Seen, Setup, hello_as, masked_frame};
+use crate::support::{Bus, Credentials, Framing, MIB, Peer, Seen, Setup, hello_as, masked_frame, skip};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use toolbus_broker::{CoreOptions, Rights, ServerOptions};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use toolbus_broker::{CoreOptions, DenyAll, Rights, ServerOptions};
 use toolbus_engine::EngineOptions;
 
 const WHOLE: usize = 40;
@@ -12,9 +15,13 @@ const WHOLE: usize = 40;
 const SHARE: usize = 10;
 
 async fn bus() -> Bus {
+    bus_for(WHOLE).await
+}
+
+async fn bus_for(max_connections: usize) -> Bus {
     let credentials =
         AGENTS.into_iter().fold(Credentials::default(), |all, (name, role, rights)| all.add(name, role, rights));
-    let server = ServerOptions { max_connections: WHOLE, max_input_bytes: 6 * MIB as u64, ..ServerOptions::default() };
+    let server = ServerOptions { max_connections, max_input_bytes: 6 * MIB as u64, ..ServerOptions::default() };
     let engine = EngineOptions { total_messages: WHOLE as u64, ..EngineOptions::default() };
     let core = CoreOptions { engine, ..CoreOptions::default() };
     Bus::with_credentials(Setup { server, core }, &credentials).await
@@ -116,4 +123,47 @@ async fn unfinished_input() {
         }
         assert!(kept.contains(&complete), "{name}: {complete}");
     }
+}
+
+/// Nothing is offered to the workers at first, and they may send no messages.
+#[tokio::test]
+async fn an_agent_that_may_do_nothing_may_send_only_small_messages_until_something_is_offered_to_it() {
+    let bus = bus_for(1_000).await;
+    bus.server().set_send_rules(Arc::new(DenyAll));
+    let mut host = Peer::join(bus.address, hello_as("h1", "h1", None, Framing::Compact)).await;
+    let announce = |servers: Value| {
+        let manifests = json!([{"manifest": {"servers": servers}}]);
+        json!({"kind": "announce", "request_id": "a", "manifests": manifests})
+    };
+    host.send(announce(json!([]))).await;
+    host.next_of("announced").await;
+
+    let worker = async || {
+        let mut peer = Peer::connect(bus.address).await;
+        peer.send(hello_as("w1", "w1", None, Framing::Compact)).await;
+        let largest = peer.next_of("welcome").await["limits"]["max_frame_bytes"].as_u64();
+        (peer, largest.expect("a limit") as usize)
+    };
+    let (mut first, largest) = worker().await;
+    assert!(largest < MIB / 2, "{largest}");
+    // The header is enough.
+    first.send_raw(&masked_frame(0x81, &vec![b'x'; largest + 1])[..14]).await;
+    assert_eq!(first.next_of("error").await["code"], "TB0220");
+
+    let (mut second, _) = worker().await;
+    host.send(announce(json!([{"name": "files", "state": "starting"}]))).await;
+    host.next_of("announced").await;
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    let ended = loop {
+        // The peer is served, and learns the new limit from its next connection.
+        second.send(json!({"kind": "list_connected", "role": "unused-role"})).await;
+        match second.see().await {
+            Seen::Frame(frame) if frame["kind"] == "error" => break frame,
+            Seen::Frame(_) => assert!(tokio::time::Instant::now() < deadline, "the limit does not change"),
+            other => panic!("{other:?}"),
+        }
+        skip(Duration::from_millis(50)).await;
+    };
+    assert_eq!(ended["code"], "TB0220");
+    assert!(worker().await.1 > 4 * largest);
 }
