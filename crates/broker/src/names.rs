@@ -169,5 +169,8 @@ mod tests {
         assert_eq!(names.share(None), Share::LEAST);
         announce(vec![manifest(Some("reader"), &[]), manifest(None, &["files"])]).await.expect("valid manifests");
         assert_eq!(shares(), ["1%", "25%", "25%", "60%"], "the host's rules have changed");
+        let starting = Body::of(&json!({"servers": [], "incomplete": true})).expect("a body");
+        announce(vec![RoleManifest { role: None, manifest: starting }]).await.expect("valid manifests");
+        assert_eq!(shares(), ["25%", "25%", "25%", "60%"], "its servers are starting");
     }
 }

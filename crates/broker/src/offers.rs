@@ -13,7 +13,7 @@ const MAX_NAMED: usize = 1000;
 /// The visible part of a host's manifests.
 pub struct Offers {
     pub manifests: Vec<RoleManifest>,
-    /// Whether each of them has a server.
+    /// Whether each of them has a server, or may have one soon.
     pub are_of_use: Vec<bool>,
     /// The names that are held back, each once.
     pub held_back: Vec<HeldBack>,
@@ -47,13 +47,13 @@ struct Claims<'a> {
 }
 
 impl Claims<'_> {
-    /// The manifest as workers see it, and whether it has a server. A manifest without names that are held back keeps its
+    /// The manifest as workers see it, and whether it is of use. A manifest without names that are held back keeps its
     /// text. One that can't be read is left alone: workers can't read it either.
     fn visible(&mut self, announced: &Body) -> (Body, bool) {
         let Ok(mut manifest) = serde_json::from_slice::<HostManifest>(announced.as_bytes()) else {
             return (announced.clone(), false);
         };
-        let is_of_use = !manifest.servers.is_empty();
+        let is_of_use = !manifest.servers.is_empty() || manifest.incomplete;
         let mut held_back = Vec::new();
         for server in &mut manifest.servers {
             for kind in ListKind::ALL {

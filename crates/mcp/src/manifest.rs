@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct HostManifest {
     /// In configuration order: if two servers have a tool of the same name, the first one keeps it.
     pub servers: Vec<ServerManifest>,
+    /// No server is shown, but one that the role may be able to use has not listed anything yet: it may be starting.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
     /// Problems for the operator, such as name collisions and names that are too long. One sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,

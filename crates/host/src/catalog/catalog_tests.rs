@@ -74,9 +74,13 @@ fn a_server_that_is_down_keeps_its_tools_and_the_reason() {
 fn each_role_has_its_own_manifest() {
     let rules = PolicySet::read("[roles.reader]\nallow = ['a']").expect("patterns").0;
     let catalog = Catalog::new(&[config("one", None)]);
+    let is_incomplete = |role| catalog.manifest(role, &rules).incomplete;
+    assert!(is_incomplete(Some("reader")) && !is_incomplete(None), "the server may have `a`");
     catalog.set_up(0, eras(), tools(&["a", "b"]), vec![]);
+    assert!(!is_incomplete(Some("reader")));
     assert_eq!(shown(&catalog.manifest(Some("reader"), &rules)), [["a"]]);
-    assert!(catalog.manifest(None, &rules).servers.is_empty());
+    let nothing = catalog.manifest(None, &rules);
+    assert!(nothing.servers.is_empty() && !nothing.incomplete);
 }
 
 #[test]

@@ -145,6 +145,7 @@ impl Catalog {
     pub fn manifest(&self, role: Option<&str>, policy: &PolicySet) -> HostManifest {
         let state = self.lock();
         let sees_all = policy.may_use_everything(role);
+        let mut incomplete = false;
         let servers = state.entries.iter().enumerate().map(|(index, entry)| {
             let prefix = entry.prefix.as_deref();
             let viewer = Viewer {
@@ -161,14 +162,16 @@ impl Catalog {
             // A role that may use nothing of a server must not learn that it exists.
             let manifest = viewer.may_use(Item::Server).then(|| entry.manifest(&viewer))?;
             let is_of_use = ListKind::ALL.iter().any(|kind| !manifest.items(*kind).is_empty());
+            incomplete |= entry.has_no_items();
             let may_be = entry.has_no_items() && policy.speaks_of_server(role, &entry.name);
             (is_of_use || may_be || sees_all).then_some(manifest)
         });
         let servers: Vec<_> = servers.flatten().collect();
+        incomplete &= servers.is_empty();
         // Problems name servers and tools that other roles may not see.
         let problems = || state.host_problem.iter().chain(&state.problems).cloned().collect();
         let problems = if sees_all { problems() } else { Vec::new() };
-        HostManifest { servers, problems, ..HostManifest::default() }
+        HostManifest { servers, incomplete, problems, ..HostManifest::default() }
     }
 
     /// Server and visible name of every item; `None` unless all servers are up.
