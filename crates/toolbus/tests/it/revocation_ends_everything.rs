@@ -73,6 +73,8 @@ async fn a_task_that_a_host_journaled_does_not_run_if_its_agent_was_revoked_whil
     fleet.run_as("bob", &["call", "say", "--arg", "text=bob", "--detach"]).await.check(0, &["toolbus:"], &[]);
     fleet.kill_host().await;
     fleet.run(&["agent", "revoke", "bob"]).await.check(0, &["revoked"], &[]);
+    // A host that is faster than the broker's look at the file would resume the tasks, and end them a moment later.
+    fleet.until("bob is refused", async || fleet.run_as("bob", &["tools"]).await.err.contains("error")).await;
     fleet.restart_host();
     fleet
         .until("an answer", async || {
