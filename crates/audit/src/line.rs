@@ -28,9 +28,17 @@ impl ChainPosition {
         let fields =
             fields.strip_prefix('{').and_then(|fields| fields.strip_suffix('}')).expect("a record is an object");
         let seq = self.seq + 1;
-        let covered = format!("{{\"seq\":{seq},\"time\":\"{time}\",{fields},\"prev\":\"{}\"", self.hash);
-        let hash = sha256_hex(covered.as_bytes());
-        text.push_str(&covered);
+        let start = text.len();
+        text.push_str("{\"seq\":");
+        text.push_str(&seq.to_string());
+        text.push_str(",\"time\":\"");
+        text.push_str(time);
+        text.push_str("\",");
+        text.push_str(fields);
+        text.push_str(",\"prev\":\"");
+        text.push_str(&self.hash);
+        text.push('"');
+        let hash = sha256_hex(&text.as_bytes()[start..]);
         text.push_str(HASH_KEY);
         text.push_str(&hash);
         text.push_str(LINE_END);

@@ -3,11 +3,10 @@
 use crate::error::AuditError;
 use crate::key_file::{self, KeyFile};
 use crate::record::{Caller, Record};
-use crate::refusals::Refusals;
 use crate::seal::{VerificationKey, random_log_id};
 use crate::writer::{Entry, Shared, Writer, run};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -59,8 +58,9 @@ impl AuditLog {
     /// Opens or creates the log in that folder, and starts the writer thread.
     pub fn open(folder: &Path, options: AuditOptions) -> Result<Self, AuditError> {
         let permits = Arc::new(Semaphore::new(options.max_queued));
-        let (queue, entries) = mpsc::sync_channel(options.max_queued);
-        let shared = Arc::new(Shared { refusals: Refusals::default(), missed: AtomicU64::new(0) });
+        // One more, to wake the thread.
+        let (queue, entries) = mpsc::sync_channel(options.max_queued + 1);
+        let shared = Arc::new(Shared::default());
         let max_queued = options.max_queued;
         let writer = Arc::new(Mutex::new(Writer::open(folder, options, Arc::clone(&shared))?));
         let of_thread = Arc::clone(&writer);
@@ -83,7 +83,7 @@ impl AuditLog {
     /// Writes a record. Returns when the line is written to the file; it is synced within about a second.
     pub async fn write(&self, record: Record) -> Result<(), AuditError> {
         let record = record.bounded();
-        if let Some(outcome) = self.0.write_if_idle(&record) {
+        if let Some(outcome) = self.0.with_writer(|writer| writer.append([&record].into_iter())) {
             return outcome;
         }
         let (done, written) = oneshot::channel();
@@ -91,10 +91,11 @@ impl AuditLog {
         written.await.map_err(|_| AuditError::Closed)?
     }
 
-    /// Returns when the record is written or queued. For events that have already happened and can't be refused any more.
+    /// Returns when the record is chained or queued; it is written within a few milliseconds. For events that have already
+    /// happened and can't be refused any more.
     pub async fn post(&self, record: Record) -> Result<(), AuditError> {
         let record = record.bounded();
-        match self.0.write_if_idle(&record) {
+        match self.0.with_writer(|writer| writer.gather(&record)) {
             Some(outcome) => outcome,
             None => self.enqueue(record, None).await,
         }
@@ -106,7 +107,7 @@ impl AuditLog {
             self.0.shared.missed.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        self.0.send(Entry { record: record.bounded(), done: None, _permit: permit }).ok();
+        self.0.send(Entry::Record { record: Box::new(record.bounded()), done: None, _permit: permit }).ok();
     }
 
     /// Counts a refused connection; counts are written once a second.
@@ -131,21 +132,26 @@ impl AuditLog {
         done: Option<oneshot::Sender<Result<(), AuditError>>>,
     ) -> Result<(), AuditError> {
         let permit = Arc::clone(&self.0.permits).acquire_owned().await.map_err(|_| AuditError::Closed)?;
-        self.0.send(Entry { record, done, _permit: permit })
+        self.0.send(Entry::Record { record: Box::new(record), done, _permit: permit })
     }
 }
 
 impl Handle {
-    /// Writes a record on the caller's thread, if the log is idle: that takes less time than waking the writer thread.
-    /// `None` if it has to be queued: behind others, or because under load batches are cheaper.
-    fn write_if_idle(&self, record: &Record) -> Option<Result<(), AuditError>> {
+    /// Writes on the caller's thread: that takes less time than waking the writer thread. `None` if the record has to be
+    /// queued: behind others, or because the thread syncs the log or has to start a new file.
+    fn with_writer(&self, write: impl FnOnce(&mut Writer) -> Result<(), AuditError>) -> Option<Result<(), AuditError>> {
         let is_queue_empty = || self.permits.available_permits() == self.max_queued;
         let mut writer = self.writer.try_lock().ok().filter(|_| is_queue_empty())?;
-        writer.is_idle().then(|| writer.append([record].into_iter()))
+        let outcome = writer.has_room().then(|| write(&mut writer))?;
+        // Under the lock: the thread decides under it that it has nothing left to do.
+        if !self.shared.is_awake.swap(true, Ordering::Relaxed) {
+            self.send(Entry::Wake).ok();
+        }
+        Some(outcome)
     }
 
     fn send(&self, entry: Entry) -> Result<(), AuditError> {
-        // A permit guarantees room in the queue.
+        // A permit guarantees room in the queue; at most one entry has none.
         let queue = self.queue.as_ref().ok_or(AuditError::Closed)?;
         queue.try_send(entry).map_err(|_| AuditError::Closed)
     }

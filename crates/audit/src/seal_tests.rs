@@ -3,7 +3,6 @@
 use crate::files;
 use crate::key_file::{self, KEY_FILE, KeyFile};
 use crate::record::Record;
-use crate::refusals::Refusals;
 use crate::seal::{SealingKey, VerificationKey};
 use crate::verify::{Report, VerifyOptions, verify};
 use crate::writer::{Shared, Writer};
@@ -11,7 +10,6 @@ use crate::{AuditLog, AuditOptions};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -20,7 +18,7 @@ fn options() -> AuditOptions {
 }
 
 fn open(folder: &Path, options: AuditOptions) -> Writer {
-    let shared = Arc::new(Shared { refusals: Refusals::default(), missed: AtomicU64::new(0) });
+    let shared = Arc::new(Shared::default());
     Writer::open(folder, options, shared).expect("a log")
 }
 

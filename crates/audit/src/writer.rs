@@ -1,5 +1,5 @@
-//! Writes the lines of a log. The writer thread takes the queued records, chains them, writes them as one batch, and seals
-//! and syncs them every second; a record for an idle log is written by its caller.
+//! Writes the lines of a log. Callers chain and write their records themselves. The writer thread writes what they only
+//! gathered and the records that had to be queued, keeps the head file current, and seals and syncs the log every second.
 
 use crate::error::AuditError;
 use crate::files::{self, Head, HeadFile};
@@ -14,28 +14,45 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// How long after a line the log counts as busy.
-const BUSY_FOR: Duration = Duration::from_micros(100);
+/// How long gathered lines and the head file may wait for the writer thread.
+const GATHER_INTERVAL: Duration = Duration::from_millis(5);
+/// Gathered lines are written from this size on.
+const MAX_GATHERED_BYTES: usize = 64 << 10;
 /// Maximum number of records written as one batch.
 const MAX_BATCH: usize = 256;
 
-pub struct Entry {
-    pub record: Record,
-    pub done: Option<oneshot::Sender<Result<(), AuditError>>>,
-    pub _permit: OwnedSemaphorePermit,
+pub enum Entry {
+    Record {
+        record: Box<Record>,
+        done: Option<oneshot::Sender<Result<(), AuditError>>>,
+        _permit: OwnedSemaphorePermit,
+    },
+    /// There are lines or a head that the thread has to write.
+    Wake,
 }
 
-#[derive(Debug)]
+impl Entry {
+    fn record(&self) -> Option<&Record> {
+        match self {
+            Self::Record { record, .. } => Some(record),
+            Self::Wake => None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
 pub struct Shared {
     pub refusals: Refusals,
     pub missed: AtomicU64,
+    /// Whether the thread writes at short intervals, or is going to. Changed under the writer's lock.
+    pub is_awake: AtomicBool,
 }
 
 pub struct Writer {
@@ -51,8 +68,11 @@ pub struct Writer {
     number: u64,
     bytes: u64,
     position: ChainPosition,
+    /// Lines up to `position` that are not written yet.
+    gathered: String,
+    /// Lines were written since the head file was.
+    is_head_behind: bool,
     unsynced: bool,
-    written_at: Instant,
     synced_at: Instant,
     /// Files whose removal is recorded. Deleted after the next sync: without the record they would count as missing.
     to_remove: Vec<u64>,
@@ -69,8 +89,9 @@ impl fmt::Debug for Writer {
 
 /// The loop of the writer thread.
 pub fn run(writer: &Mutex<Writer>, entries: &Receiver<Entry>) {
+    let mut interval = SYNC_INTERVAL;
     loop {
-        let first = match entries.recv_timeout(SYNC_INTERVAL) {
+        let first = match entries.recv_timeout(interval) {
             Ok(entry) => Some(entry),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => break,
@@ -78,7 +99,10 @@ pub fn run(writer: &Mutex<Writer>, entries: &Receiver<Entry>) {
         let batch: Vec<Entry> = first.into_iter().chain(entries.try_iter()).take(MAX_BATCH).collect();
         let mut writer = lock(writer);
         writer.write(batch);
+        let was_behind = writer.catch_up();
         writer.tick();
+        writer.shared.is_awake.store(was_behind, Ordering::Relaxed);
+        interval = if was_behind { GATHER_INTERVAL } else { SYNC_INTERVAL };
     }
     lock(writer).close();
 }
@@ -105,8 +129,9 @@ impl Writer {
             number,
             bytes: end.bytes,
             position: end.position,
+            gathered: String::new(),
+            is_head_behind: false,
             unsynced: false,
-            written_at: Instant::now(),
             synced_at: Instant::now(),
             sealer: Sealer::open(folder, &end.seals, &options)?,
             options,
@@ -121,9 +146,9 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Whether a single record can be written at once: there is little to write, and the file need not be changed.
-    pub fn is_idle(&self) -> bool {
-        self.written_at.elapsed() >= BUSY_FOR && self.bytes < self.options.max_file_bytes
+    /// Whether a record can be written to the current file.
+    pub fn has_room(&self) -> bool {
+        self.bytes < self.options.max_file_bytes
     }
 
     /// The last work before the log is dropped.
@@ -143,10 +168,22 @@ impl Writer {
         if batch.is_empty() {
             return;
         }
-        let outcome = self.append(batch.iter().map(|entry| &entry.record));
-        for done in batch.into_iter().filter_map(|entry| entry.done) {
-            done.send(outcome.clone()).ok();
+        let outcome = self.append(batch.iter().filter_map(Entry::record));
+        for entry in batch {
+            if let Entry::Record { done: Some(done), .. } = entry {
+                done.send(outcome.clone()).ok();
+            }
         }
+    }
+
+    /// Writes gathered lines and the head file. Returns whether there was anything to write.
+    fn catch_up(&mut self) -> bool {
+        if self.failed.is_some() || (self.gathered.is_empty() && !self.is_head_behind) {
+            return false;
+        }
+        let outcome = self.flush().and_then(|()| self.write_head());
+        self.record_failure(outcome).ok();
+        true
     }
 
     /// Periodic work, once a second.
@@ -189,51 +226,56 @@ impl Writer {
         self.append(records.iter()).ok();
     }
 
+    /// Writes records, behind the gathered ones.
     pub fn append<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<(), AuditError> {
-        if let Some(reason) = &self.failed {
-            return Err(AuditError::Failed(reason.clone()));
-        }
-        let outcome = self.try_append(records);
-        self.record_failure(outcome)
+        self.unless_failed(|writer| writer.try_append(records))
     }
 
     fn try_append<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<(), AuditError> {
-        if self.bytes >= self.options.max_file_bytes {
+        if !self.has_room() {
             self.rotate()?;
         }
         let time = now();
-        let mut text = String::new();
         for record in records {
-            self.position.append(record, &time, &mut text);
+            self.position.append(record, &time, &mut self.gathered);
         }
-        self.write_text(&text)
+        self.flush()
     }
 
-    fn write_text(&mut self, text: &str) -> Result<(), AuditError> {
-        if text.is_empty() {
+    /// Chains a record whose line is written with the next one, or soon by the writer thread.
+    pub fn gather(&mut self, record: &Record) -> Result<(), AuditError> {
+        self.unless_failed(|writer| {
+            writer.position.append(record, &now(), &mut writer.gathered);
+            if writer.gathered.len() < MAX_GATHERED_BYTES { Ok(()) } else { writer.flush() }
+        })
+    }
+
+    fn flush(&mut self) -> Result<(), AuditError> {
+        if self.gathered.is_empty() {
             return Ok(());
         }
-        let path = files::path_of(&self.folder, self.number);
-        self.file.write_all(text.as_bytes()).map_err(AuditError::io("write", path))?;
-        self.bytes += text.len() as u64;
-        (self.unsynced, self.written_at) = (true, Instant::now());
+        let written = self.file.write_all(self.gathered.as_bytes());
+        written.map_err(|error| AuditError::io("write", files::path_of(&self.folder, self.number))(error))?;
+        self.bytes += self.gathered.len() as u64;
+        self.gathered.clear();
+        (self.unsynced, self.is_head_behind) = (true, true);
+        Ok(())
+    }
+
+    fn write_head(&mut self) -> Result<(), AuditError> {
+        self.is_head_behind = false;
         self.head.write(&Head { position: self.position.clone(), file: self.number })
     }
 
     /// Seals all lines so far.
     pub fn seal(&mut self) -> Result<(), AuditError> {
-        if let Some(reason) = &self.failed {
-            return Err(AuditError::Failed(reason.clone()));
-        }
-        let outcome = self.try_seal();
-        self.record_failure(outcome)
+        self.unless_failed(Self::try_seal)
     }
 
     fn try_seal(&mut self) -> Result<(), AuditError> {
         let Some(sealer) = &mut self.sealer else { return Ok(()) };
-        let mut text = String::new();
-        sealer.seal(&mut self.position, &now(), &mut text);
-        self.write_text(&text)
+        sealer.seal(&mut self.position, &now(), &mut self.gathered);
+        self.flush()
     }
 
     /// Starts a new file, and records the removal of the oldest ones.
@@ -245,18 +287,18 @@ impl Writer {
         self.file = files::create(&self.folder, self.number)?;
         self.bytes = 0;
         let time = now();
-        let mut text = String::new();
         let seals = self.sealer.as_ref().map(Sealer::next_index);
-        self.position.append(&Record::Continued { from, seals }, &time, &mut text);
+        self.position.append(&Record::Continued { from, seals }, &time, &mut self.gathered);
         let numbers = files::numbers(&self.folder)?;
         let surplus = &numbers[..numbers.len().saturating_sub(self.options.max_files.max(1))];
         for number in surplus {
             let last = last_position(&self.folder, *number)?;
             let file = files::file_name(*number);
-            self.position.append(&Record::Removed { file, last_seq: last.seq, last_hash: last.hash }, &time, &mut text);
+            let removed = Record::Removed { file, last_seq: last.seq, last_hash: last.hash };
+            self.position.append(&removed, &time, &mut self.gathered);
         }
         self.to_remove = surplus.to_vec();
-        self.write_text(&text)
+        self.flush()
     }
 
     pub fn sync(&mut self) -> Result<(), AuditError> {
@@ -265,6 +307,8 @@ impl Writer {
     }
 
     fn try_sync(&mut self) -> Result<(), AuditError> {
+        self.flush()?;
+        self.write_head()?;
         let path = files::path_of(&self.folder, self.number);
         self.file.sync_data().map_err(AuditError::io("sync", path))?;
         self.head.sync()?;
@@ -282,6 +326,14 @@ impl Writer {
         if let Some(sealer) = self.sealer.as_ref().filter(|_| self.failed.is_none()) {
             sealer.save_key();
         }
+    }
+
+    fn unless_failed(&mut self, write: impl FnOnce(&mut Self) -> Result<(), AuditError>) -> Result<(), AuditError> {
+        if let Some(reason) = &self.failed {
+            return Err(AuditError::Failed(reason.clone()));
+        }
+        let outcome = write(self);
+        self.record_failure(outcome)
     }
 
     fn record_failure(&mut self, outcome: Result<(), AuditError>) -> Result<(), AuditError> {
@@ -340,7 +392,7 @@ mod tests {
 
     fn writer(folder: &Path, max_files: usize) -> Writer {
         let options = AuditOptions { max_file_bytes: 1, max_files, ..AuditOptions::default() };
-        let shared = Arc::new(Shared { refusals: Refusals::default(), missed: AtomicU64::new(0) });
+        let shared = Arc::new(Shared::default());
         Writer::open(folder, options, shared).expect("a log")
     }
 

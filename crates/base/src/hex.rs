@@ -1,9 +1,15 @@
 //! Hexadecimal text.
 
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 /// Encodes bytes as lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
 }
 
 /// Decodes hexadecimal text. Returns `None` if it has other characters or not exactly two digits per byte of `N`.

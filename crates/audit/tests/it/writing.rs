@@ -42,7 +42,7 @@ async fn a_record_that_is_written_at_once_does_not_overtake_queued_ones() {
     let log = AuditLog::open(folder.path(), AuditOptions::default()).expect("a log");
     for n in 0..300 {
         log.note(decision(2 * n));
-        // The pause makes the log idle again, except for the queue.
+        // Sometimes the queue is empty again.
         std::thread::sleep(std::time::Duration::from_micros(150 * (n % 2)));
         log.write(decision(2 * n + 1)).await.expect("written");
     }
@@ -52,6 +52,34 @@ async fn a_record_that_is_written_at_once_does_not_overtake_queued_ones() {
     let names = lines.iter().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON")["name"].clone());
     let expected: Vec<serde_json::Value> = (0..600).map(|n| format!("read_{n}").into()).collect();
     assert_eq!(names.collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
+async fn a_posted_record_is_written_before_the_next_one_and_without_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = AuditLog::open(folder.path(), AuditOptions::default()).expect("a log");
+    let count = || Tail::open(folder.path(), 100).expect("a tail").1.len();
+    let opened = count();
+    log.post(decision(0)).await.expect("posted");
+    log.write(decision(1)).await.expect("written");
+    assert_eq!(count(), opened + 2);
+    let (_, lines) = Tail::open(folder.path(), 2).expect("a tail");
+    assert!(lines[0].contains("read_0") && lines[1].contains("read_1"), "{lines:?}");
+
+    log.post(decision(2)).await.expect("posted");
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    // The head is written after the line, and does not wait for the next record or sync either.
+    while count() < opened + 3 || checked(folder.path()).problem.is_some() || head_seq(folder.path()) < 4 {
+        assert!(std::time::Instant::now() < limit, "the posted record was not written");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    drop(log);
+    assert_eq!(checked(folder.path()).problem, None);
+}
+
+fn head_seq(folder: &std::path::Path) -> u64 {
+    let head = std::fs::read_to_string(folder.join("head.json")).expect("a head");
+    serde_json::from_str::<serde_json::Value>(&head).expect("JSON")["seq"].as_u64().expect("a number")
 }
 
 #[tokio::test]
