@@ -4,6 +4,7 @@
 use crate::input::Input;
 use crate::json::Json;
 use serde_json::value::RawValue;
+use std::fmt::Write;
 use std::sync::LazyLock;
 use toolbus_upstream::Redactor;
 
@@ -43,34 +44,39 @@ fn written(mut input: Input<'_>) -> (String, String) {
         if byte < FORMS {
             let secret = input.choose(&SECRETS);
             text.push_str(secret);
-            content.push_str(&escaped(secret, byte, input.byte()));
+            escape(secret, byte, input.byte(), &mut content);
         } else {
             text.push(char::from(byte));
-            content.push_str(&escaped(&char::from(byte).to_string(), 0, 0));
+            escape(char::from(byte).encode_utf8(&mut [0; 2]), 0, 0, &mut content);
         }
     }
     (text, content)
 }
 
-/// One form of a text in a JSON string. `pattern` selects the characters that are escaped without need.
-fn escaped(text: &str, form: u8, pattern: u8) -> String {
-    let needed = |c: char| {
-        let quoted = serde_json::to_string(&c.to_string()).expect("a character");
-        quoted[1..quoted.len() - 1].to_owned()
-    };
-    let units = |c: char| c.encode_utf16(&mut [0; 2]).to_vec();
-    let lower = |c: char| units(c).iter().map(|unit| format!("\\u{unit:04x}")).collect::<String>();
-    let upper = |c: char| units(c).iter().map(|unit| format!("\\u{unit:04X}")).collect::<String>();
-    let chosen = |index: usize| pattern >> (index % 8) & 1 == 1;
-    let one = |(index, c): (usize, char)| match form {
-        1 if c == '/' => "\\/".to_owned(),
-        2 if !c.is_ascii() => lower(c),
-        3 if chosen(index) => upper(c),
-        4 if chosen(index) => lower(c),
-        5 if c == '/' && chosen(index) => "\\/".to_owned(),
-        _ => needed(c),
-    };
-    text.chars().enumerate().map(one).collect()
+/// Appends one form of a text in a JSON string. `pattern` selects the characters that are escaped without need.
+fn escape(text: &str, form: u8, pattern: u8, content: &mut String) {
+    for (index, c) in text.chars().enumerate() {
+        let is_chosen = pattern >> (index % 8) & 1 == 1;
+        match form {
+            1 if c == '/' => content.push_str("\\/"),
+            5 if c == '/' && is_chosen => content.push_str("\\/"),
+            2 if !c.is_ascii() => push_units(c, content, |unit, content| write!(content, "\\u{unit:04x}")),
+            3 if is_chosen => push_units(c, content, |unit, content| write!(content, "\\u{unit:04X}")),
+            4 if is_chosen => push_units(c, content, |unit, content| write!(content, "\\u{unit:04x}")),
+            _ => match c {
+                '"' | '\\' => content.extend(['\\', c]),
+                '\t' => content.push_str("\\t"),
+                '\0'..='\x1f' => push_units(c, content, |unit, content| write!(content, "\\u{unit:04x}")),
+                _ => content.push(c),
+            },
+        }
+    }
+}
+
+fn push_units(c: char, content: &mut String, push: impl Fn(u16, &mut String) -> std::fmt::Result) {
+    for unit in c.encode_utf16(&mut [0; 2]) {
+        push(*unit, content).expect("a String takes everything");
+    }
 }
 
 fn plain(redactor: &Redactor, text: &str, cut: usize) {
