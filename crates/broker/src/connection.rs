@@ -8,8 +8,9 @@ mod input;
 
 use crate::auditing::Auditor;
 use crate::budget::{BYTES_PER_REQUEST, POLL_BUDGET, REQUEST_COST};
+use crate::channel::{Channel, Gone};
 use crate::egress::Egress;
-use crate::handshake::{Accepted, CloseReason, Socket, answer_close, close_with_error, shutdown_and_discard};
+use crate::handshake::{Accepted, CloseReason};
 use crate::host_registration::HostRegistration;
 use crate::outbox::ConnectionOutbox;
 use crate::server::ServerShared;
@@ -23,7 +24,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
-use tokio_websockets::{CloseCode, Message as WsMessage};
+use tokio_websockets::Message as WsMessage;
 use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer};
 use toolbus_identity::{EndReason, Identity};
 use toolbus_protocol::{BrokerFrame, ErrorCode, Framing};
@@ -36,7 +37,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_FRAMES_LIMIT: Duration = Duration::from_secs(1);
 
 pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
-    let Accepted { mut socket, identity, counted, largest_message, framing, version } = accepted;
+    let Accepted { mut channel, identity, counted, largest_message, framing, version } = accepted;
     let auditor = Auditor::new(server.options.audit.as_ref(), &identity.agent);
     auditor.iter().for_each(Auditor::accepted);
     let outbox = Arc::new(ConnectionOutbox::new(auditor));
@@ -49,15 +50,15 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
         server.core.detach(conn);
         let close = EndReason::Revoked.into();
         outbox.audit_closed(Some(&close));
-        return close_with_error(&mut socket, &close).await;
+        return channel.close_with_error(&close).await;
     }
     tracing::debug!(agent = &*name, ?conn, framing = framing.as_str(), "connected");
     let half_heartbeat = server.options.heartbeat / 2;
     let mut ticks = tokio::time::interval_at(Instant::now() + half_heartbeat, half_heartbeat);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut connection = Connection {
-        input: Input::new(counted, largest_message, socket.get_ref()),
-        socket,
+        input: Input::new(counted, largest_message, channel.received()),
+        channel,
         server: Arc::clone(server),
         conn,
         framing,
@@ -93,11 +94,11 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
     connection.outbox.audit_closed(if let End::Error(reason) = &end { Some(reason) } else { None });
     match end {
         End::Lost => {}
-        End::ClosedByPeer => answer_close(&mut connection.socket).await,
+        End::ClosedByPeer => connection.channel.answer_close().await,
         End::Stopping => connection.close_for_shutdown().await,
         End::Error(close) => {
             tracing::warn!(agent = &*name, code = close.code.code(), reason = close.reason, "closing the connection");
-            close_with_error(&mut connection.socket, &close).await;
+            connection.channel.close_with_error(&close).await;
         }
     }
     tracing::debug!(agent = &*name, ?conn, "disconnected");
@@ -115,7 +116,7 @@ enum End {
 }
 
 struct Connection {
-    socket: Socket,
+    channel: Channel,
     input: Input,
     server: Arc<ServerShared>,
     outbox: Arc<ConnectionOutbox>,
@@ -191,8 +192,8 @@ impl Connection {
                 }
                 // Clients of the original leave Nagle's algorithm on: after an `ack`, which has no answer, their next
                 // frame would wait 40 ms for the delayed acknowledgement.
-                if self.framing == Framing::Json {
-                    self.socket.get_mut().acknowledge();
+                if let (Channel::Socket(socket), Framing::Json) = (&mut self.channel, self.framing) {
+                    socket.get_mut().acknowledge();
                 }
                 // The task may sleep only when the outbox is empty, or while the socket is blocked.
                 let done = self.outbox.end_poll() && self.commands.is_empty();
@@ -225,16 +226,9 @@ impl Connection {
                 }
                 let is_refused = |out: &&Outgoing| matches!(out, Outgoing::Refused { .. });
                 self.refused += self.outgoing.iter().filter(is_refused).count();
-                let socket = &mut self.socket;
-                let mut closed = false;
-                let mut send = |message| closed |= socket.start_send_unpin(message).is_err();
-                self.egress.encode(&mut self.outgoing, &mut self.commands, &mut send);
-                self.egress.encode_broker_frames(&mut self.broker_frames, send);
-                if closed {
-                    return Err(End::Lost);
-                }
+                self.start_send()?;
             }
-            match self.socket.poll_flush_unpin(cx) {
+            match self.channel.poll_flush(cx) {
                 Poll::Ready(Ok(())) if self.blocked_since.take().is_some() => self.outbox.set_blocked(false),
                 Poll::Ready(Ok(())) => return Ok(()),
                 Poll::Ready(Err(_)) => return Err(End::Lost),
@@ -243,9 +237,14 @@ impl Connection {
         }
     }
 
+    fn start_send(&mut self) -> Result<(), End> {
+        let Self { channel, egress, outgoing, broker_frames, commands, .. } = self;
+        channel.start_send(egress, outgoing, broker_frames, commands).map_err(|Gone| End::Lost)
+    }
+
     /// A peer that still accepts some bytes is slow, not stuck: progress restarts the timeout.
     fn note_blocked(&mut self) -> Result<(), End> {
-        let written = self.socket.get_ref().written();
+        let written = self.channel.written();
         if self.blocked_since.is_none() || written > self.written_when_blocked {
             self.blocked_since = Some(Instant::now());
             self.written_when_blocked = written;
@@ -264,12 +263,14 @@ impl Connection {
             if self.blocked_since.is_some() || self.pause.is_some() {
                 continue;
             }
+            // A link ends with its peer.
+            let Channel::Socket(socket) = &mut self.channel else { continue };
             self.silent_ticks += 1;
             match self.silent_ticks {
                 0..=2 => {}
                 3..=4 => {
-                    self.socket.start_send_unpin(WsMessage::ping(Bytes::new())).map_err(|_| End::Lost)?;
-                    if let Poll::Ready(Err(_)) = self.socket.poll_flush_unpin(cx) {
+                    socket.start_send_unpin(WsMessage::ping(Bytes::new())).map_err(|_| End::Lost)?;
+                    if let Poll::Ready(Err(_)) = socket.poll_flush_unpin(cx) {
                         return Err(End::Lost);
                     }
                 }
@@ -286,14 +287,8 @@ impl Connection {
     async fn close_for_shutdown(&mut self) {
         let closing = async {
             self.outbox.take(&mut self.outgoing, &mut self.broker_frames);
-            let socket = &mut self.socket;
-            self.egress.encode(&mut self.outgoing, &mut self.commands, |message| {
-                socket.start_send_unpin(message).ok();
-            });
-            let reason = ErrorCode::ShuttingDown.code();
-            self.socket.feed(WsMessage::close(Some(CloseCode::GOING_AWAY), reason)).await.ok();
-            self.socket.flush().await.ok();
-            shutdown_and_discard(&mut self.socket).await;
+            self.start_send().ok();
+            self.channel.close_for_shutdown().await;
         };
         tokio::time::timeout(LAST_FRAMES_LIMIT, closing).await.ok();
     }

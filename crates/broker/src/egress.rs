@@ -65,6 +65,24 @@ impl Egress {
         }
     }
 
+    /// Converts and drains `outgoing`, for a peer in this process.
+    pub fn convert(&mut self, outgoing: &mut Vec<Outgoing>, mut send: impl FnMut(BrokerFrame)) {
+        for out in outgoing.drain(..) {
+            match out {
+                Outgoing::Receipt { number, .. } if self.numbered_receipts => self.receipts.push(number),
+                out => {
+                    if let Outgoing::Refused { refusal, .. } = &out {
+                        self.log_refusal(refusal);
+                    }
+                    send(wire::frame(&out));
+                }
+            }
+        }
+        if !self.receipts.is_empty() {
+            send(BrokerFrame::Receipts { ranges: ranges(&mut self.receipts) });
+        }
+    }
+
     /// Encodes frames that do not come from the engine.
     pub fn encode_broker_frames(&self, frames: &mut Vec<BrokerFrame>, mut send: impl FnMut(WsMessage)) {
         for frame in frames.drain(..) {

@@ -1,5 +1,6 @@
-//! Entry points for the fuzz targets: connections of unauthenticated peers without a socket.
+//! Entry points for fuzz targets and tests: connections of unauthenticated peers without a socket.
 
+use crate::connection;
 use crate::handshake;
 use crate::http::{self, HttpPeer};
 use crate::prefixed::Prefixed;
@@ -17,6 +18,19 @@ impl BrokerServer {
     pub async fn handshake_with(&self, stream: DuplexStream) -> bool {
         let presented = PresentedCredentials::in_request(&HeaderMap::new(), None);
         handshake::handshake(Prefixed::new(Bytes::new(), stream), presented, self.shared()).await.is_some()
+    }
+
+    /// Serves a peer after its WebSocket upgrade.
+    #[doc(hidden)]
+    pub fn serve_peer(&self, stream: DuplexStream) {
+        let server = Arc::clone(self.shared());
+        server.connections.clone().spawn(async move {
+            let presented = PresentedCredentials::in_request(&HeaderMap::new(), None);
+            if let Some(accepted) = handshake::handshake(Prefixed::new(Bytes::new(), stream), presented, &server).await
+            {
+                connection::serve(accepted, &server).await;
+            }
+        });
     }
 
     /// Serves the HTTP requests of a peer.

@@ -1,5 +1,6 @@
 //! The handshake of a bus connection: `hello` within the time and size limits, or an error and a close.
 
+use crate::channel::Channel;
 use crate::egress::{raw_close_frame, raw_text_frame};
 use crate::prefixed::Prefixed;
 use crate::presented::PresentedCredentials;
@@ -13,8 +14,8 @@ use tokio::io::AsyncWriteExt;
 use tokio_websockets::{CloseCode, Error as WsError, Limits, Message, ServerBuilder, WebSocketStream};
 use toolbus_identity::{AuthRefusal, EndReason, Identity};
 use toolbus_protocol::{
-    BrokerFrame, ClientFrame, DecodeError, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, check_name,
-    json,
+    BrokerFrame, BrokerLink, ClientFrame, DecodeError, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome,
+    check_name, json,
 };
 
 pub type Socket = WebSocketStream<Prefixed>;
@@ -31,7 +32,7 @@ const SHORT_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A connection after a successful handshake.
 pub struct Accepted {
-    pub socket: Socket,
+    pub channel: Channel,
     pub identity: Identity,
     pub counted: AgentConnection,
     /// The size of messages that was announced to the peer.
@@ -49,6 +50,10 @@ pub struct CloseReason {
 impl CloseReason {
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self { code, reason: detail.into() }
+    }
+
+    pub fn frame(&self) -> BrokerFrame {
+        BrokerFrame::Error(Refusal { reason: self.reason.clone(), id: None, code: Some(self.code) })
     }
 }
 
@@ -119,7 +124,7 @@ fn shutting_down() -> CloseReason {
 /// Reads messages until `hello`, authenticates the peer and counts its connection; `None` if the peer closed the connection.
 async fn authenticate(
     socket: &mut Socket,
-    mut presented: PresentedCredentials,
+    presented: PresentedCredentials,
     server: &ServerShared,
 ) -> Result<Option<((Identity, AgentConnection), Hello)>, CloseReason> {
     let mut control_frames = 0;
@@ -144,15 +149,14 @@ async fn authenticate(
     let ClientFrame::Hello(hello) = frame else {
         return Err(CloseReason::new(ErrorCode::ExpectedHello, "expected a `hello` frame, got another frame"));
     };
-    let (identity, counted) = match presented.established.take() {
-        Some((identity, counted)) => (identity, Some(counted)),
-        // Connections in the broker's own process are still opened: a stop may need them to end running calls.
-        None if server.is_draining() => return Err(shutting_down()),
-        None => (server.authenticate(&presented.credential(&hello.token, &hello.agent)?)?, None),
-    };
+    // Connections in the broker's own process are still opened: a stop may need them to end running calls.
+    if server.is_draining() {
+        return Err(shutting_down());
+    }
+    let identity = server.authenticate(&presented.credential(&hello.token, &hello.agent)?)?;
     // The credential's name and the peer's suffix can exceed the length limit together.
     check_name(&identity.agent.session_id).map_err(DecodeError::BadName)?;
-    let counted = counted.or_else(|| server.shares.connect(&identity)).ok_or_else(|| {
+    let counted = server.shares.connect(&identity).ok_or_else(|| {
         let reason = format!("agent {:?} has used up its share of the broker's connections", identity.principal());
         CloseReason::new(ErrorCode::TooManyConnections, reason)
     })?;
@@ -167,6 +171,31 @@ async fn welcome(
 ) -> Option<Accepted> {
     let version = hello.version.unwrap_or(1).min(PROTOCOL_VERSION);
     let framing = if version >= 2 { hello.framing.unwrap_or_default() } else { Framing::Json };
+    let (frames, largest_message) = welcome_frames(&identity, &counted, framing, server);
+    for frame in frames {
+        let text = json::write_broker(&frame).expect("handshake frames have no bodies");
+        socket.feed(Message::text(text)).await.ok()?;
+    }
+    let flushed = tokio::time::timeout(server.options.hello_timeout, socket.flush()).await;
+    flushed.ok()?.ok()?;
+    Some(Accepted { channel: Channel::Socket(Box::new(socket)), identity, counted, largest_message, framing, version })
+}
+
+/// A connection within this process, whose peer is known.
+pub fn accept_link(link: BrokerLink, identity: Identity, counted: AgentConnection, server: &ServerShared) -> Accepted {
+    let framing = Framing::Compact;
+    let (frames, largest_message) = welcome_frames(&identity, &counted, framing, server);
+    frames.into_iter().for_each(|frame| link.send(frame));
+    Accepted { channel: Channel::Link(link), identity, counted, largest_message, framing, version: PROTOCOL_VERSION }
+}
+
+/// The answer to `hello`, and the size of messages that it announces.
+fn welcome_frames(
+    identity: &Identity,
+    counted: &AgentConnection,
+    framing: Framing,
+    server: &ServerShared,
+) -> ([BrokerFrame; 2], u64) {
     let mut limits = server.announced_limits(identity.rights);
     limits.max_frame_bytes = limits.max_frame_bytes.min(counted.largest_input());
     let welcome = BrokerFrame::Welcome(Welcome {
@@ -177,13 +206,7 @@ async fn welcome(
         agent: Some(identity.agent.clone()),
     });
     let namespace = BrokerFrame::BrokerIdentity { id: ByteString::from(server.core.identity()) };
-    for frame in [welcome, namespace] {
-        let text = json::write_broker(&frame).expect("handshake frames have no bodies");
-        socket.feed(Message::text(text)).await.ok()?;
-    }
-    let flushed = tokio::time::timeout(server.options.hello_timeout, socket.flush()).await;
-    flushed.ok()?.ok()?;
-    Some(Accepted { socket, identity, counted, largest_message: limits.max_frame_bytes, framing, version })
+    ([welcome, namespace], limits.max_frame_bytes)
 }
 
 /// The close reason for a violation of the WebSocket protocol; `None` if the connection is lost.
@@ -202,8 +225,7 @@ pub fn close_reason(error: WsError) -> Option<CloseReason> {
 
 /// Sends an error frame and a close frame, and closes. A timeout bounds it, in case the peer does not read.
 pub async fn close_with_error(socket: &mut Socket, close: &CloseReason) {
-    let frame = BrokerFrame::Error(Refusal { reason: close.reason.clone(), id: None, code: Some(close.code) });
-    let text = json::write_broker(&frame).expect("an error frame has no body");
+    let text = json::write_broker(&close.frame()).expect("an error frame has no body");
     let closing = async {
         if let Err(WsError::AlreadyClosed) = socket.feed(Message::text(text.clone())).await {
             // The library has queued a close frame of its own and accepts no more messages: bypass it.

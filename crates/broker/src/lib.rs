@@ -6,13 +6,14 @@
 //!   applications (`app`).
 //! - `tls` encrypts connections if a certificate is configured; `presented` holds the credentials that a peer presents
 //!   before `hello`.
-//! - `handshake` authenticates a peer, `connection` serves its WebSocket, `wire` converts between wire frames and the
+//! - `handshake` authenticates a peer, `connection` serves it over a `channel` (WebSocket or in-process link), `wire` converts between wire frames and the
 //!   engine's commands.
 
 mod agent_ends;
 mod app;
 mod auditing;
 mod budget;
+mod channel;
 mod claims;
 mod clock;
 mod connection;

@@ -1,16 +1,13 @@
 //! Credentials that a peer presents before `hello`: a token in the request header, a client certificate of the TLS
-//! connection, or an identity that is already established.
+//! connection.
 
-use crate::shares::AgentConnection;
 use bytes::Bytes;
 use hyper::header::{AUTHORIZATION, HeaderMap};
-use toolbus_identity::{AuthRefusal, Credential, Identity};
+use toolbus_identity::{AuthRefusal, Credential};
 use toolbus_protocol::{AgentRef, ErrorCode};
 
 #[derive(Default)]
 pub struct PresentedCredentials {
-    /// An in-process peer, which needs no credential.
-    pub established: Option<(Identity, AgentConnection)>,
     /// Token of the `Authorization: Bearer` header.
     pub token: Option<String>,
     /// The client certificate (DER), verified by TLS.
@@ -18,12 +15,8 @@ pub struct PresentedCredentials {
 }
 
 impl PresentedCredentials {
-    pub fn established(identity: Identity, counted: AgentConnection) -> Self {
-        Self { established: Some((identity, counted)), ..Self::default() }
-    }
-
     pub fn in_request(headers: &HeaderMap, certificate: Option<Bytes>) -> Self {
-        Self { established: None, token: bearer_token(headers), certificate }
+        Self { token: bearer_token(headers), certificate }
     }
 
     /// Combines them with the token and agent of `hello`. Two different tokens are refused.

@@ -8,18 +8,14 @@ use crate::error::{BrokerError, BrokerResult};
 use crate::handshake;
 use crate::http::{self, HttpPeer};
 use crate::names::{BrokerNames, SendRules};
-use crate::prefixed::Prefixed;
-use crate::presented::PresentedCredentials;
 use crate::refusal_log::RefusalLog;
 use crate::shares::{ShareLimits, Shares};
 use crate::tls::{Tls, TlsSettings};
-use bytes::Bytes;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Duration;
-use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -28,10 +24,7 @@ use toolbus_audit::AuditLog;
 use toolbus_engine::{Names, Share};
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
 use toolbus_policy::PolicySet;
-use toolbus_protocol::{AgentRef, BrokerKey, ErrorCode, Limits, check_name};
-
-/// Buffer size of an in-process connection, per direction.
-const PIPE_BYTES: usize = 256 << 10;
+use toolbus_protocol::{AgentRef, BrokerKey, ClientLink, ErrorCode, Limits, check_name, link};
 
 /// Options of [`BrokerServer`].
 #[derive(Debug, Clone)]
@@ -200,27 +193,22 @@ impl BrokerServer {
     }
 
     /// Opens an in-process bus connection with unrestricted rights, without a socket or a token. The other end of the
-    /// pipe is served like any connection, as `agent`, and counts towards the connection limit. Must be called within a
+    /// link is served like any connection, as `agent`, and counts towards the connection limit. Must be called within a
     /// tokio runtime.
-    pub fn attach(&self, agent: AgentRef) -> BrokerResult<DuplexStream> {
+    pub fn attach(&self, agent: AgentRef) -> BrokerResult<ClientLink> {
         self.attach_as(Identity::local(agent, Rights::UNRESTRICTED))
     }
 
     /// Like [`attach`](Self::attach), with the given identity and rights.
-    pub fn attach_as(&self, identity: Identity) -> BrokerResult<DuplexStream> {
+    pub fn attach_as(&self, identity: Identity) -> BrokerResult<ClientLink> {
         for name in std::iter::once(&identity.agent.session_id).chain(&identity.agent.role) {
             check_name(name).map_err(BrokerError::BadName)?;
         }
         let counted = self.shared.shares.connect(&identity).ok_or(BrokerError::NoSeat)?;
-        let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+        let (theirs, ours) = link();
         let server = Arc::clone(&self.shared);
-        self.shared.connections.spawn(async move {
-            let pipe = Prefixed::new(Bytes::new(), ours);
-            let presented = PresentedCredentials::established(identity, counted);
-            if let Some(accepted) = handshake::handshake(pipe, presented, &server).await {
-                connection::serve(accepted, &server).await;
-            }
-        });
+        let accepted = handshake::accept_link(ours, identity, counted, &server);
+        self.shared.connections.spawn(async move { connection::serve(accepted, &server).await });
         Ok(theirs)
     }
 

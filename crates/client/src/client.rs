@@ -13,11 +13,12 @@ use crate::supervisor;
 use bytestring::ByteString;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::DuplexStream;
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use toolbus_protocol::{AgentEnd, AgentRef, Body, ClientFrame, Event, InboxMessage, JournalClaim, MsgId, check_name};
+use toolbus_protocol::{
+    AgentEnd, AgentRef, Body, ClientFrame, ClientLink, Event, InboxMessage, JournalClaim, MsgId, check_name,
+};
 
 /// Delivers to other agents' mailboxes and receives from its own. Reconnects after a lost connection: messages without
 /// a receipt are sent again under the same id, and the subscription is renewed.
@@ -50,23 +51,23 @@ impl BrokerClient {
         Self::connect_to(Destination::new(endpoint, agent.clone(), token)?, agent, options).await
     }
 
-    /// Connects over a pipe to a broker in the same process. Never reconnects: the client closes with the connection.
-    pub async fn connect_over(stream: DuplexStream, agent: AgentRef, options: ClientOptions) -> BrokerResult<Self> {
-        let pipe = std::sync::Mutex::new(Some(stream));
+    /// Connects over a link to a broker in the same process. Never reconnects: the client closes with the connection.
+    pub async fn connect_over(link: ClientLink, agent: AgentRef, options: ClientOptions) -> BrokerResult<Self> {
+        let link = std::sync::Mutex::new(Some(link));
         let once = move || {
-            let pipe = pipe.lock().ok().and_then(|mut pipe| pipe.take());
-            pipe.ok_or_else(|| BrokerError::Transport("the pipe has already been used".into()))
+            let link = link.lock().ok().and_then(|mut link| link.take());
+            link.ok_or_else(|| BrokerError::Transport("the link has already been used".into()))
         };
         Self::connect_local(once, agent, ClientOptions { reconnect: false, ..options }).await
     }
 
-    /// Connects to a broker in the same process; `pipes` makes a new pipe for each connection.
+    /// Connects to a broker in the same process; `links` makes a new link for each connection.
     pub async fn connect_local(
-        pipes: impl Fn() -> BrokerResult<DuplexStream> + Send + Sync + 'static,
+        links: impl Fn() -> BrokerResult<ClientLink> + Send + Sync + 'static,
         agent: AgentRef,
         options: ClientOptions,
     ) -> BrokerResult<Self> {
-        Self::connect_to(Destination::in_process(agent.clone(), Arc::new(pipes)), agent, options).await
+        Self::connect_to(Destination::in_process(agent.clone(), Arc::new(links)), agent, options).await
     }
 
     async fn connect_to(destination: Destination, agent: AgentRef, options: ClientOptions) -> BrokerResult<Self> {

@@ -9,21 +9,28 @@ use futures_util::{SinkExt, StreamExt};
 use http::Uri;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
-use tokio_websockets::{ClientBuilder, Error as WsError, Limits, Message, WebSocketStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_websockets::{Error as WsError, Limits, Message, WebSocketStream};
 use toolbus_protocol::{
-    AgentRef, BrokerFrame, ClientFrame, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, json,
+    AgentRef, BrokerFrame, ClientFrame, ClientLink, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, json,
 };
 
-/// The byte stream of a connection: a socket, or a pipe within the process.
+/// The byte stream of a connection.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 pub type Socket = WebSocketStream<Box<dyn Transport>>;
 
+/// The way to the broker.
+pub enum Channel {
+    Socket(Box<Socket>),
+    /// To a broker in the same process.
+    Link(ClientLink),
+}
+
 pub struct Connection {
-    pub socket: Socket,
+    pub channel: Channel,
     pub terms: Terms,
     /// The broker is pinged when it has been silent for longer than this.
     pub heartbeat: Duration,
@@ -38,13 +45,13 @@ pub struct Destination {
     agent: AgentRef,
 }
 
-/// Makes pipes to a broker in the same process, one for each connection.
-pub type PipeMaker = dyn Fn() -> BrokerResult<DuplexStream> + Send + Sync;
+/// Makes links to a broker in the same process, one for each connection.
+pub type LinkMaker = dyn Fn() -> BrokerResult<ClientLink> + Send + Sync;
 
 #[derive(Clone)]
 enum Endpoint {
     Network { uri: Uri, is_secure: bool, token: String },
-    Pipe(Arc<PipeMaker>),
+    Local(Arc<LinkMaker>),
 }
 
 impl Destination {
@@ -61,23 +68,31 @@ impl Destination {
         Ok(Self { endpoint: Endpoint::Network { uri, is_secure, token: token.to_owned() }, agent })
     }
 
-    pub fn in_process(agent: AgentRef, pipes: Arc<PipeMaker>) -> Self {
-        Self { endpoint: Endpoint::Pipe(pipes), agent }
+    pub fn in_process(agent: AgentRef, links: Arc<LinkMaker>) -> Self {
+        Self { endpoint: Endpoint::Local(links), agent }
     }
 }
 
 pub async fn connect(destination: &Destination, options: &ClientOptions) -> BrokerResult<Connection> {
     let connecting = async {
-        let limits = Limits::default().max_payload_len(Some(options.max_frame_bytes));
         match &destination.endpoint {
             Endpoint::Network { uri, is_secure, token } => {
+                let limits = Limits::default().max_payload_len(Some(options.max_frame_bytes));
                 let socket = Dialer { uri, is_secure: *is_secure, options }.connect(limits).await?;
                 handshake(socket, &destination.agent, token, options).await
             }
-            Endpoint::Pipe(pipes) => {
-                let pipe: Box<dyn Transport> = Box::new(pipes()?);
-                let socket = ClientBuilder::new().limits(limits).take_over(pipe);
-                handshake(socket, &destination.agent, "", options).await
+            Endpoint::Local(links) => {
+                let link = links()?;
+                // A broker that refuses its own process does it when the link is made.
+                let welcome = loop {
+                    match std::future::poll_fn(|cx| link.poll_receive(cx)).await {
+                        Some(BrokerFrame::Welcome(welcome)) => break welcome,
+                        Some(BrokerFrame::Error(refusal)) => return Err(refusal_error(refusal)),
+                        Some(_) => {}
+                        None => return Err(closed_in_handshake()),
+                    }
+                };
+                Ok(Connection::new(Channel::Link(link), welcome))
             }
         }
     };
@@ -102,11 +117,21 @@ async fn handshake(
     let sent = socket.send(Message::text(text)).await;
     sent.map_err(|error| handshake_error("can't send hello", error))?;
     let welcome = await_welcome(&mut socket).await?;
-    let version = welcome.version.unwrap_or(1).min(PROTOCOL_VERSION);
-    let framing = if version >= 2 { welcome.framing.unwrap_or_default() } else { Framing::Json };
-    let heartbeat = Duration::from_millis(welcome.heartbeat_ms.unwrap_or(10_000).clamp(50, 600_000));
-    let max_frame_bytes = welcome.limits.map(|limits| limits.max_frame_bytes);
-    Ok(Connection { socket, terms: Terms { version, framing, max_frame_bytes }, heartbeat, agent: welcome.agent })
+    Ok(Connection::new(Channel::Socket(Box::new(socket)), welcome))
+}
+
+impl Connection {
+    fn new(channel: Channel, welcome: Welcome) -> Self {
+        let version = welcome.version.unwrap_or(1).min(PROTOCOL_VERSION);
+        let framing = if version >= 2 { welcome.framing.unwrap_or_default() } else { Framing::Json };
+        let heartbeat = Duration::from_millis(welcome.heartbeat_ms.unwrap_or(10_000).clamp(50, 600_000));
+        let max_frame_bytes = welcome.limits.map(|limits| limits.max_frame_bytes);
+        Self { channel, terms: Terms { version, framing, max_frame_bytes }, heartbeat, agent: welcome.agent }
+    }
+}
+
+fn closed_in_handshake() -> BrokerError {
+    BrokerError::Transport("the broker closed the connection during the handshake".into())
 }
 
 async fn await_welcome(socket: &mut Socket) -> BrokerResult<Welcome> {
@@ -122,7 +147,7 @@ async fn await_welcome(socket: &mut Socket) -> BrokerResult<Welcome> {
             Err(error) => return Err(BrokerError::Protocol(error.to_string())),
         }
     }
-    Err(BrokerError::Transport("the broker closed the connection during the handshake".into()))
+    Err(closed_in_handshake())
 }
 
 /// With TLS, the broker's rejection of our certificate may arrive only after the TLS handshake.

@@ -1,6 +1,6 @@
 //! Moves frames over one connection. Each poll reads what is available, writes everything queued at once, and yields.
 
-use crate::connection::{Connection, Socket};
+use crate::connection::{Channel, Connection};
 use crate::error::BrokerError;
 use crate::options::ClientOptions;
 use crate::shared::Shared;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
 use tokio_websockets::Message as WsMessage;
-use toolbus_protocol::{AgentRef, ClientFrame, Framing, compact, json};
+use toolbus_protocol::{AgentRef, ClientFrame, FrameBytes, Framing, compact, json};
 
 /// How long acknowledgements wait for a frame to piggyback on.
 const ACK_DELAY: Duration = Duration::from_millis(1);
@@ -28,7 +28,7 @@ const PACK_BYTES: usize = 256 << 10;
 pub struct ConnectionDriver<'a> {
     shared: &'a Shared,
     options: &'a ClientOptions,
-    socket: Socket,
+    channel: Channel,
     framing: Framing,
     me: AgentRef,
     frames: Vec<ClientFrame>,
@@ -53,7 +53,7 @@ impl<'a> ConnectionDriver<'a> {
         Self {
             shared,
             options,
-            socket: connection.socket,
+            channel: connection.channel,
             framing: connection.terms.framing,
             me,
             frames: Vec::new(),
@@ -70,9 +70,11 @@ impl<'a> ConnectionDriver<'a> {
     /// Sends the queued frames and a close frame, within a second.
     pub async fn close(mut self) {
         tokio::time::timeout(Duration::from_secs(1), async {
-            self.encode(true).ok();
-            self.socket.feed(WsMessage::close(None, "")).await.ok();
-            self.socket.flush().await.ok();
+            self.send(true).ok();
+            if let Channel::Socket(socket) = &mut self.channel {
+                socket.feed(WsMessage::close(None, "")).await.ok();
+                socket.flush().await.ok();
+            }
         })
         .await
         .ok();
@@ -119,9 +121,22 @@ impl<'a> ConnectionDriver<'a> {
                 }
                 continue;
             }
-            match self.socket.poll_next_unpin(cx) {
+            let socket = match &mut self.channel {
+                Channel::Socket(socket) => socket,
+                Channel::Link(link) => match link.poll_receive(cx) {
+                    Poll::Pending => break Ok(()),
+                    Poll::Ready(None) => break Err(closed_by_broker()),
+                    Poll::Ready(Some(frame)) => {
+                        *budget -= 1;
+                        received = true;
+                        self.shared.lock().receive(frame);
+                        continue;
+                    }
+                },
+            };
+            match socket.poll_next_unpin(cx) {
                 Poll::Pending => break Ok(()),
-                Poll::Ready(None) => break Err(BrokerError::Transport("the broker closed the connection".into())),
+                Poll::Ready(None) => break Err(closed_by_broker()),
                 Poll::Ready(Some(Err(error))) => break Err(BrokerError::Transport(error.to_string())),
                 Poll::Ready(Some(Ok(message))) => {
                     *budget -= 1;
@@ -159,7 +174,7 @@ impl<'a> ConnectionDriver<'a> {
         } else if message.is_binary() {
             self.packed = Bytes::from(message.into_payload());
         } else if message.is_close() {
-            return Err(BrokerError::Transport("the broker closed the connection".into()));
+            return Err(closed_by_broker());
         }
         Ok(())
     }
@@ -168,12 +183,16 @@ impl<'a> ConnectionDriver<'a> {
         loop {
             if !self.blocked {
                 let flush_acks = self.ack_delay_elapsed(cx);
-                self.encode(flush_acks)?;
+                self.send(flush_acks)?;
             }
-            match self.socket.poll_flush_unpin(cx) {
+            let flushed = match &mut self.channel {
+                Channel::Socket(socket) => socket.poll_flush_unpin(cx).map_err(transport_error),
+                Channel::Link(link) => link.poll_flush(cx).map_err(|_| closed_by_broker()),
+            };
+            match flushed {
                 Poll::Ready(Ok(())) if std::mem::take(&mut self.blocked) => {}
                 Poll::Ready(Ok(())) => return Ok(()),
-                Poll::Ready(Err(error)) => return Err(BrokerError::Transport(error.to_string())),
+                Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => {
                     self.blocked = true;
                     return Ok(());
@@ -204,41 +223,50 @@ impl<'a> ConnectionDriver<'a> {
         }
     }
 
-    /// The socket gets whole buffers: it masks in place what no one shares, and copies what a `split` left shared.
-    fn encode(&mut self, flush_acks: bool) -> Result<(), BrokerError> {
+    /// Starts to send the queued frames. A socket gets whole buffers: it masks in place what no one shares, and copies
+    /// what a `split` left shared.
+    fn send(&mut self, flush_acks: bool) -> Result<(), BrokerError> {
         self.shared.lock().take_frames(flush_acks, &mut self.frames);
-        let send_failed = |error: tokio_websockets::Error| BrokerError::Transport(error.to_string());
+        let socket = match &mut self.channel {
+            Channel::Socket(socket) => socket,
+            Channel::Link(link) => {
+                self.frames.drain(..).for_each(|frame| link.send(frame));
+                return Ok(());
+            }
+        };
         for frame in self.frames.drain(..) {
             match self.framing {
                 Framing::Compact => {
                     // Packed with others, a large frame could exceed the broker's limit, so it is sent alone.
-                    if !self.buffer.is_empty() && self.buffer.len() + size_hint(&frame) > PACK_BYTES {
-                        self.socket
-                            .start_send_unpin(WsMessage::binary(std::mem::take(&mut self.buffer)))
-                            .map_err(send_failed)?;
+                    if !self.buffer.is_empty() && self.buffer.len() + frame.frame_bytes() > PACK_BYTES {
+                        let packed = WsMessage::binary(std::mem::take(&mut self.buffer));
+                        socket.start_send_unpin(packed).map_err(transport_error)?;
                     }
                     compact::write_client(&frame, &self.me, &mut self.buffer);
                 }
                 Framing::Json => {
                     let text = json::write_client(&frame, &self.me);
-                    self.socket.start_send_unpin(WsMessage::text(text)).map_err(send_failed)?;
+                    socket.start_send_unpin(WsMessage::text(text)).map_err(transport_error)?;
                 }
             }
         }
         if !self.buffer.is_empty() {
-            self.socket.start_send_unpin(WsMessage::binary(std::mem::take(&mut self.buffer))).map_err(send_failed)?;
+            let packed = WsMessage::binary(std::mem::take(&mut self.buffer));
+            socket.start_send_unpin(packed).map_err(transport_error)?;
         }
         Ok(())
     }
 
     fn heartbeat(&mut self, cx: &mut Context<'_>) -> Result<(), BrokerError> {
         while self.ticks.poll_tick(cx).is_ready() {
+            // A link ends with its broker.
+            let Channel::Socket(socket) = &mut self.channel else { continue };
             self.silent_ticks += 1;
             match self.silent_ticks {
                 0..=2 => {}
                 3..=4 => {
                     let ping = WsMessage::ping(Bytes::new());
-                    self.socket.start_send_unpin(ping).map_err(|error| BrokerError::Transport(error.to_string()))?;
+                    socket.start_send_unpin(ping).map_err(transport_error)?;
                     self.write(cx)?;
                 }
                 _ => return Err(BrokerError::Transport("the broker stopped responding".into())),
@@ -256,13 +284,10 @@ impl Future for ConnectionDriver<'_> {
     }
 }
 
-fn size_hint(frame: &ClientFrame) -> usize {
-    match frame {
-        ClientFrame::Deliver(deliver) => deliver.envelope.sealed().len() + deliver.to.len(),
-        ClientFrame::Event(event) => event.body.as_bytes().len(),
-        ClientFrame::Announce(announce) => {
-            announce.manifests.iter().map(|manifest| manifest.manifest.as_bytes().len()).sum()
-        }
-        _ => 64,
-    }
+fn closed_by_broker() -> BrokerError {
+    BrokerError::Transport("the broker closed the connection".into())
+}
+
+fn transport_error(error: tokio_websockets::Error) -> BrokerError {
+    BrokerError::Transport(error.to_string())
 }

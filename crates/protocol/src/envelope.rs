@@ -230,12 +230,15 @@ impl Envelope {
     pub fn from_sealed(sealed: Bytes) -> Result<Self, DecodeError> {
         let mut rest = sealed.clone();
         let head = Head::take(&mut rest)?;
-        check_name(&head.id).map_err(DecodeError::BadName)?;
-        if let Some(correlation) = &head.correlation_id {
-            check_name(correlation).map_err(DecodeError::BadName)?;
-        }
-        check_name(&head.kind).map_err(DecodeError::BadName)?;
-        Ok(Self { id: head.id, correlation_id: head.correlation_id, sealed })
+        let envelope = Self { id: head.id, correlation_id: head.correlation_id, sealed };
+        envelope.check()?;
+        Ok(envelope)
+    }
+
+    /// Validates the names in the head.
+    pub(crate) fn check(&self) -> Result<(), DecodeError> {
+        let names = [Some(&*self.id), self.correlation_id.as_deref(), Some(self.kind())];
+        names.into_iter().flatten().try_for_each(check_name).map_err(DecodeError::BadName)
     }
 
     /// Reassembles an envelope from the parts of one that [`Envelope::from_sealed`] validated.

@@ -28,6 +28,7 @@ mod handshake;
 mod inspect;
 pub mod json;
 mod kind;
+mod link;
 mod names;
 mod proof;
 mod varint;
@@ -44,6 +45,9 @@ pub use frames::{
 };
 pub use inspect::{Inspect, Inspected, MAX_INSPECTED, MessageRef, MessageRow};
 pub use kind::InboxKind;
+#[doc(hidden)]
+pub use link::relay;
+pub use link::{BrokerLink, ClientLink, FrameBytes, Link, LinkClosed, link};
 pub use names::{AgentRef, MAX_NAME_BYTES, MsgId, NameError, check_name};
 pub use proof::{BrokerKey, CHALLENGE_HEADER, MAX_CHALLENGE_BYTES, PROOF_HEADER};
 pub use toolbus_base::principal_of;

@@ -2,6 +2,7 @@
 
 use super::{Connection, End};
 use crate::budget::{BYTES_PER_COST, MESSAGE_COST, charge, frame_cost};
+use crate::channel::Channel;
 use crate::handshake::{CloseReason, close_reason};
 use crate::wire;
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio_websockets::{Error as WsError, Message as WsMessage};
 use toolbus_engine::{Command, Mailboxes};
-use toolbus_protocol::{BrokerFrame, ClientFrame, ErrorCode, Framing, Refusal, compact, json};
+use toolbus_protocol::{BrokerFrame, ClientFrame, ErrorCode, FrameBytes, Framing, Refusal, compact, json};
 
 /// Number of bad frames at which the connection of a version 1 peer is closed.
 const MAX_BAD_FRAMES: u32 = 32;
@@ -38,7 +39,9 @@ impl Connection {
         // A message slightly over the limit is still read, so that the error can name its id.
         let limit = self.server.options.max_frame_bytes;
         let largest = self.input.largest_message(limit * 2);
-        self.socket.limits_mut().set_max_payload_len(Some(largest));
+        if let Channel::Socket(socket) = &mut self.channel {
+            socket.limits_mut().set_max_payload_len(Some(largest));
+        }
         if self.registration.is_some() && self.input.has_grown(limit) {
             return Err(End::Error(larger_share()));
         }
@@ -47,8 +50,19 @@ impl Connection {
                 self.unpack(budget)?;
                 continue;
             }
-            match self.socket.poll_next_unpin(cx) {
-                Poll::Pending if self.input.waits(self.socket.get_ref()) => return Ok(()),
+            let socket = match &mut self.channel {
+                Channel::Socket(socket) => socket,
+                Channel::Link(link) => match link.poll_receive(cx) {
+                    Poll::Pending => return Ok(()),
+                    Poll::Ready(None) => return Err(End::Lost),
+                    Poll::Ready(Some(frame)) => {
+                        self.receive_frame(frame, largest, budget)?;
+                        continue;
+                    }
+                },
+            };
+            match socket.poll_next_unpin(cx) {
+                Poll::Pending if self.input.waits(socket.get_ref()) => return Ok(()),
                 Poll::Pending => return Err(End::Error(too_much_input())),
                 Poll::Ready(None) => return Err(End::Lost),
                 Poll::Ready(Some(Err(WsError::PayloadTooLong { max_len, .. })))
@@ -60,7 +74,7 @@ impl Connection {
                 Poll::Ready(Some(Ok(message))) => {
                     self.silent_ticks = 0;
                     self.payload += message.as_payload().len();
-                    self.input.completed(message.as_payload().len(), self.socket.get_ref());
+                    self.input.completed(message.as_payload().len(), socket.get_ref());
                     charge(budget, MESSAGE_COST + message.as_payload().len() / BYTES_PER_COST);
                     self.receive(message, budget)?;
                 }
@@ -113,6 +127,22 @@ impl Connection {
             let reason = "binary message on a connection with JSON framing".to_owned();
             self.bad_frame(ErrorCode::NotCompact, reason, None)
         }
+    }
+
+    /// Takes a frame of a peer in this process.
+    fn receive_frame(&mut self, frame: ClientFrame, largest: usize, budget: &mut usize) -> Result<(), End> {
+        let (bytes, limit) = (frame.frame_bytes(), self.server.options.max_frame_bytes);
+        self.payload += bytes;
+        charge(budget, MESSAGE_COST + bytes / BYTES_PER_COST);
+        if bytes > largest && largest < limit {
+            return Err(End::Error(too_much_input()));
+        }
+        if bytes > limit {
+            let reason = format!("the frame has {bytes} bytes; the limit is {limit}");
+            return Err(End::Error(CloseReason::new(ErrorCode::FrameTooLarge, reason)));
+        }
+        let frame = frame.checked().map_err(|error| End::Error(error.into()))?;
+        self.accept(frame, budget)
     }
 
     /// Reads frames of the binary message within the budget. Their payloads are slices of the message's buffer; if they
@@ -173,6 +203,9 @@ impl Connection {
         if self.bad_frames >= MAX_BAD_FRAMES {
             return Err(End::Error(CloseReason::new(code, format!("too many bad frames; the last: {reason}"))));
         }
+        let Channel::Socket(socket) = &mut self.channel else {
+            return Err(End::Error(CloseReason::new(code, reason)));
+        };
         if self.numbered_receipts {
             // If it was a deliver, the peer has counted it and the broker has not: all later receipts would refer to
             // the wrong messages.
@@ -181,6 +214,6 @@ impl Connection {
         tracing::warn!(conn = ?self.conn, code = code.code(), reason, "bad frame");
         let frame = BrokerFrame::Error(Refusal { reason, id, code: Some(code) });
         let text = json::write_broker(&frame).expect("an error frame has no body");
-        self.socket.start_send_unpin(WsMessage::text(text)).map_err(|_| End::Lost)
+        socket.start_send_unpin(WsMessage::text(text)).map_err(|_| End::Lost)
     }
 }

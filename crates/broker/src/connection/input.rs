@@ -19,9 +19,10 @@ pub struct Input {
 }
 
 impl Input {
-    pub fn new(counted: AgentConnection, announced: u64, socket: &Prefixed) -> Self {
+    /// `received`: bytes read from the socket so far.
+    pub fn new(counted: AgentConnection, announced: u64, received: u64) -> Self {
         let largest = counted.largest_input();
-        Self { counted, largest, checked: Instant::now(), announced, complete: socket.received() }
+        Self { counted, largest, checked: Instant::now(), announced, complete: received }
     }
 
     /// Counts the work of a poll and the requests refused in it. Returns how long to pause the connection.

@@ -2,10 +2,12 @@
 
 use crate::healthy_pair::HealthyPair;
 use crate::support::{Bus, HttpResponse, Peer, Setup, get, request, upgrade_request, within};
+use std::future::poll_fn;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use toolbus_broker::ServerOptions;
+use toolbus_protocol::{AgentRef, BrokerFrame, ClientFrame};
 
 #[tokio::test]
 async fn health_endpoints_respond_and_other_paths_are_404() {
@@ -32,7 +34,11 @@ async fn a_draining_broker_is_not_ready_and_refuses_new_connections_but_serves_t
     refused.expect_error("TB0209").await;
     healthy.exchange_message().await;
     // The applications of the broker's own process still open connections.
-    bus.piped_peer("inside").await;
+    let inside = bus.server().attach(AgentRef::new("inside")).expect("a permit");
+    inside.send(ClientFrame::ListConnected { role: "tester".into() });
+    let is_answered =
+        async { while !matches!(poll_fn(|cx| inside.poll_receive(cx)).await, Some(BrokerFrame::Connected { .. })) {} };
+    within("the answer to a peer in the broker's process", is_answered).await;
     bus.stop().await;
 }
 

@@ -132,7 +132,7 @@ async fn a_client_closed_during_a_reconnect_does_not_subscribe() {
     let mut second = broker.dialled().await;
     drop(client);
     assert!(matches!(second.next().await, Some(ClientFrame::Hello(_)) | None));
-    second.send_welcome().await;
+    second.welcome().await;
     assert!(second.next().await.is_none(), "the connection is given up");
 }
 
@@ -155,7 +155,7 @@ async fn times_between_attempts(stable_after: Duration, script: &'static [Option
         times.push(Instant::now());
         let next = script.get(times.len() - 1).copied().flatten();
         let lasts = next.ok_or_else(|| BrokerError::Transport("refused".into()))?;
-        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (ours, theirs) = toolbus_protocol::link();
         tokio::spawn(async move {
             let mut peer = Peer::new(theirs);
             peer.welcome().await;

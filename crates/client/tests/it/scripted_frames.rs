@@ -1,28 +1,26 @@
 //! A broker that follows a script: tests see every frame of the client, and decide when connections begin and end.
 
 use crate::support::soon;
-use futures_util::{SinkExt, StreamExt};
+use std::future::poll_fn;
 use std::time::Duration;
-use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
-use tokio_websockets::{Message, ServerBuilder, WebSocketStream};
 use toolbus_client::{BrokerClient, BrokerError, ClientOptions};
-use toolbus_protocol::{AgentRef, BrokerFrame, ClientFrame, Framing, InboxMessage, Push, Welcome, json};
+use toolbus_protocol::{AgentRef, BrokerFrame, BrokerLink, ClientFrame, InboxMessage, Push, Welcome, link};
 
 pub struct Scripted {
-    pipes: mpsc::Receiver<DuplexStream>,
+    links: mpsc::Receiver<BrokerLink>,
 }
 
 /// The broker's end of one connection.
-pub struct Peer(WebSocketStream<DuplexStream>);
+pub struct Peer(BrokerLink);
 
 impl Scripted {
     /// A client that is connected and subscribed, and its connection.
     pub async fn start() -> (Self, BrokerClient, Peer) {
-        let (sender, pipes) = mpsc::channel(1);
-        let mut broker = Self { pipes };
+        let (sender, links) = mpsc::channel(1);
+        let mut broker = Self { links };
         let dial = move || {
-            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            let (ours, theirs) = link();
             sender.try_send(theirs).map_err(|_| BrokerError::Transport("the broker accepts no connection".into()))?;
             Ok(ours)
         };
@@ -38,8 +36,7 @@ impl Scripted {
 
     /// Waits until the client dials, and does not answer it yet.
     pub async fn dialled(&mut self) -> Peer {
-        let pipe = soon("the client to dial", self.pipes.recv()).await.expect("a client");
-        Peer::new(pipe)
+        Peer(soon("the client to dial", self.links.recv()).await.expect("a client"))
     }
 
     pub async fn accept(&mut self) -> Peer {
@@ -50,25 +47,20 @@ impl Scripted {
 }
 
 impl Peer {
-    pub fn new(pipe: DuplexStream) -> Self {
-        Self(ServerBuilder::new().serve(pipe))
+    pub fn new(link: BrokerLink) -> Self {
+        Self(link)
     }
 
     pub async fn welcome(&mut self) {
-        assert!(matches!(self.next().await, Some(ClientFrame::Hello(_))));
-        self.send_welcome().await;
-    }
-
-    pub async fn send_welcome(&mut self) {
-        let (version, framing) = (Some(2), Some(Framing::Json));
-        let welcome = Welcome { version, framing, limits: None, heartbeat_ms: Some(600_000), agent: None };
+        let (version, heartbeat_ms) = (Some(2), Some(600_000));
+        let welcome = Welcome { version, framing: None, limits: None, heartbeat_ms, agent: None };
         self.send(BrokerFrame::Welcome(welcome)).await;
     }
 
     /// The next frame of the client, or `None` when it has closed the connection.
     pub async fn next(&mut self) -> Option<ClientFrame> {
-        let message = soon("a frame", self.0.next()).await?.ok().filter(|message| !message.is_close())?;
-        Some(json::read_client(message.as_payload()).expect("a frame"))
+        let frame = soon("a frame", poll_fn(|cx| self.0.poll_receive(cx))).await?;
+        Some(frame.checked().expect("a valid frame"))
     }
 
     /// The frames up to a delivery to `marker`, without it.
@@ -86,8 +78,7 @@ impl Peer {
 
     /// Sends a frame. The client may have closed the connection.
     pub async fn send(&mut self, frame: BrokerFrame) {
-        let text = json::write_broker(&frame).expect("a JSON body");
-        self.0.send(Message::text(text)).await.ok();
+        self.0.send(frame);
     }
 
     pub async fn push(&mut self, tag: u64, message: &InboxMessage) {

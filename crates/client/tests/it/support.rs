@@ -31,14 +31,14 @@ impl Bus {
     /// A client whose connection is cut while `link` is false.
     pub async fn client_over(&self, name: &'static str, link: watch::Receiver<bool>) -> BrokerClient {
         let server = Arc::clone(&self.server);
-        let pipes = move || {
+        let links = move || {
             let link_error = |error: &dyn std::fmt::Display| BrokerError::Transport(error.to_string());
-            let mut real = server.attach(AgentRef::new(name)).map_err(|error| link_error(&error))?;
+            let real = server.attach(AgentRef::new(name)).map_err(|error| link_error(&error))?;
             let mut link = link.clone();
             if !*link.borrow() {
                 return Err(link_error(&"cut"));
             }
-            let (ours, mut theirs) = tokio::io::duplex(1 << 16);
+            let (ours, theirs) = toolbus_protocol::link();
             tokio::spawn(async move {
                 let cut = async {
                     if link.wait_for(|is_up| !is_up).await.is_err() {
@@ -46,7 +46,7 @@ impl Bus {
                     }
                 };
                 tokio::select! {
-                    _ = tokio::io::copy_bidirectional(&mut real, &mut theirs) => {}
+                    () = toolbus_protocol::relay(&real, &theirs) => {}
                     () = cut => {}
                 }
             });
@@ -54,7 +54,7 @@ impl Bus {
         };
         let backoff = Duration::from_millis(5);
         let options = ClientOptions { backoff, longest_backoff: backoff, ..ClientOptions::default() };
-        soon("a connection", BrokerClient::connect_local(pipes, AgentRef::new(name), options)).await.unwrap()
+        soon("a connection", BrokerClient::connect_local(links, AgentRef::new(name), options)).await.unwrap()
     }
 
     /// The status of that mailbox, if it has messages.

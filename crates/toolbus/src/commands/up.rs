@@ -108,8 +108,8 @@ async fn keep_hosting(server: Arc<BrokerServer>, hosting: Hosting, stop: Cancell
 async fn host_once(server: Arc<BrokerServer>, hosting: &Hosting, stop: &CancellationToken) -> Result<(), Failure> {
     let agent = AgentRef::new(hosting.name.clone());
     let me = Identity::local(agent.clone(), Rights::HOST);
-    let pipes = move || server.attach_as(me.clone()).map_err(|error| BrokerError::Transport(error.to_string()));
-    let client = BrokerClient::connect_local(pipes, agent, ClientOptions::default()).await?;
+    let links = move || server.attach_as(me.clone()).map_err(|error| BrokerError::Transport(error.to_string()));
+    let client = BrokerClient::connect_local(links, agent, ClientOptions::default()).await?;
     run_host(client, hosting.options.clone(), stop.clone()).await?;
     Ok(())
 }

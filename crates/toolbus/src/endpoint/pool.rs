@@ -119,9 +119,9 @@ impl BusPool for Pool {
             }
             let (server, identity) = (Arc::clone(&self.server), entry.identity.clone());
             let agent = identity.agent.clone();
-            let pipes =
+            let links =
                 move || server.attach_as(identity.clone()).map_err(|error| BrokerError::Transport(error.to_string()));
-            let client = BrokerClient::connect_local(pipes, agent, ClientOptions::default()).await?;
+            let client = BrokerClient::connect_local(links, agent, ClientOptions::default()).await?;
             let bus: Arc<dyn Bus> = frontend_bus::open(client).await?;
             *open = Some(Arc::clone(&bus));
             Ok(bus)
