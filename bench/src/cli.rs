@@ -29,6 +29,8 @@ pub enum Command {
     Strangers(crate::strangers::StrangersOptions),
     /// Tool calls through toolbus and other proxies, compared with direct calls to the server.
     Mcp(crate::mcp::McpOptions),
+    /// Instructions of `toolbus up` per tool call, counted by valgrind and compared with a budget.
+    Instructions(crate::mcp::instructions::InstructionsOptions),
     /// Kill processes and cut links under load, and check that no call is lost or has two effects.
     Chaos(crate::chaos::ChaosOptions),
     /// Hostile agents misbehave in many ways; honest agents must stay served, and nothing may be left over.

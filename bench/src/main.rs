@@ -68,6 +68,9 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mcp(options) => {
             return one_thread()?.block_on(mcp::run(options));
         }
+        Command::Instructions(options) => {
+            return one_thread()?.block_on(mcp::instructions::run(options));
+        }
         Command::Chaos(options) => {
             return one_thread()?.block_on(chaos::run(options));
         }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
@@ -71,6 +72,15 @@ impl Running {
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n")
+    }
+
+    /// Sends SIGTERM and waits for the exit.
+    pub async fn terminate(mut self, limit: Duration) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.id()?).context("a process id")?).context("a process id")?;
+        kill_process(pid, Signal::TERM).with_context(|| format!("stop the {}", self.name))?;
+        let exit = tokio::time::timeout(limit, self.child.wait()).await;
+        exit.with_context(|| format!("the {} did not stop within {limit:?}", self.name))??;
+        Ok(())
     }
 
     /// Kills the process and waits for its exit.

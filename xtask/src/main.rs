@@ -54,7 +54,8 @@ enum Task {
         options: Vec<String>,
     },
     /// Measures rates and latencies as ratios to other systems in the same run; `bench mcp` measures tool calls, `bench
-    /// policy` policy decisions, `bench journal` the overhead of a host's journal.
+    /// policy` policy decisions, `bench journal` the overhead of a host's journal, `bench instructions` the instructions per
+    /// call.
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
@@ -100,6 +101,9 @@ fn main() -> ExitCode {
         Task::Bench { options } => match options.split_first() {
             Some((first, rest)) if first == "mcp" => bench("mcp", rest.to_vec()),
             Some((first, rest)) if first == "journal" => bench("journal", rest.to_vec()),
+            Some((first, rest)) if first == "instructions" => {
+                tools::valgrind().and_then(|()| bench("instructions", rest.to_vec()))
+            }
             Some((first, _)) if first == "policy" => bench_policy(),
             _ => bench("run", options),
         },
@@ -132,7 +136,8 @@ fn test() -> Result<(), StepError> {
     conformance::run(&ConformanceArgs::of_binary(target_folder().join("debug/toolbus")))?;
     chaos(["--kills", "20", "--cuts", "200", "--terms", "20"].map(String::from).to_vec())?;
     // The short forms judge no speed, but fail if a path of this build has no figure.
-    for benchmark in ["flood", "run", "mcp", "journal", "backlog", "idle", "strangers"] {
+    tools::valgrind()?;
+    for benchmark in ["flood", "run", "mcp", "instructions", "journal", "backlog", "idle", "strangers"] {
         Step::new(benchmark, target_folder().join("debug/toolbus-bench")).args([benchmark, "--short"]).run()?;
     }
     interop()

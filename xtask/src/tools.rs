@@ -44,6 +44,10 @@ pub fn npm() -> Result<(), StepError> {
     from_debian("npm", || Step::new("npm", "npm").arg("--version").works(), &["npm"])
 }
 
+pub fn valgrind() -> Result<(), StepError> {
+    from_debian("valgrind", || Step::new("valgrind", "valgrind").arg("--version").works(), &["valgrind"])
+}
+
 /// Installs Debian packages as root on a Debian system; elsewhere the error names the missing packages.
 fn from_debian(tool: &'static str, works: impl Fn() -> bool, packages: &[&str]) -> Result<(), StepError> {
     if works() {

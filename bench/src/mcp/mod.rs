@@ -2,7 +2,9 @@
 //! nothing, with the bus alone and with a sync of the disk.
 
 pub mod connection;
+pub mod instructions;
 mod paths;
+mod plot;
 mod programs;
 pub mod relay;
 mod report;
@@ -113,6 +115,7 @@ pub async fn run(options: McpOptions) -> anyhow::Result<ExitCode> {
         let bus = run::measure(&tools, Contender::Toolbus, LONE_SMALL, options.seconds()).await.context("the bus")?;
         results.bus_us.extend(bus.p50_us);
         results.sync_us.push(bare_sync(options.seconds()).await?);
+        results.journal_us.push(journaled_sync(options.seconds()).await?);
         for (era, path) in &prepared {
             match measure(&path.1, *era, &options).await {
                 Ok(sample) => results.add(path.0, *era, sample),
@@ -125,6 +128,7 @@ pub async fn run(options: McpOptions) -> anyhow::Result<ExitCode> {
     println!("{text}");
     if !options.short {
         std::fs::write(tools.out.join("mcp.txt"), &text).context("write the report")?;
+        std::fs::write(tools.out.join("mcp.svg"), plot::render(&results, &options)).context("write the plot")?;
     }
     results.figures(&options.paths()).ensure_complete()?;
     let missed = verdicts.iter().any(|verdict| verdict.reached != Some(true));
@@ -137,6 +141,14 @@ async fn bare_sync(seconds: f64) -> anyhow::Result<f64> {
     let window = Duration::from_secs_f64(seconds / 2.0);
     let sync = tokio::task::spawn_blocking(move || journal::sync::bare(folder.path(), window));
     Ok(sync.await.context("measure a sync")??.p50_us)
+}
+
+/// The median of an append through the journal and its thread, until the caller continues: what a call can't do without as
+/// long as a sync must not block the thread that serves the others.
+async fn journaled_sync(seconds: f64) -> anyhow::Result<f64> {
+    let folder = own_broker::folder()?;
+    let window = Duration::from_secs_f64(seconds / 2.0);
+    Ok(journal::sync::through_journal(folder.path(), window).await?.p50_us)
 }
 
 type Prepared = Arc<(Path, RunningPath)>;

@@ -9,7 +9,8 @@ use tokio::process::Command;
 use super::{Era, connection::Connection, programs::Programs};
 use crate::{own_broker, process::Running};
 
-const READY_LIMIT: Duration = Duration::from_secs(40);
+/// Under valgrind, programs start slowly.
+const READY_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
@@ -98,7 +99,7 @@ pub struct RunningPath {
     path: Path,
     folder: tempfile::TempDir,
     endpoint: Endpoint,
-    _processes: Vec<Running>,
+    processes: Vec<Running>,
 }
 
 enum Endpoint {
@@ -144,8 +145,8 @@ impl RunningPath {
                 Endpoint::Stdio(connect.collect())
             }
             Path::ToolbusHttp | Path::ToolbusHttpSafe => {
-                let mut up = Command::new(&programs.toolbus);
-                up.args(["up", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
+                let mut up = programs.up();
+                up.args(["--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
                 up.arg("--config").arg(configuration(path, &folder, &server)?);
                 let mut up = Running::spawn("up", up, folder.path())?;
                 let bus = up.line_after("listening on ", READY_LIMIT).await?;
@@ -166,7 +167,15 @@ impl RunningPath {
             Path::NpmMcpProxy => http(programs.npm_mcp_proxy(&server, free_port()?), &folder, &mut processes).await?,
             Path::PypiMcpProxy => http(programs.pypi_mcp_proxy(&server, free_port()?), &folder, &mut processes).await?,
         };
-        Ok(Self { path, folder, endpoint, _processes: processes })
+        Ok(Self { path, folder, endpoint, processes })
+    }
+
+    /// Asks its processes to stop, and waits for them.
+    pub async fn terminate(self) -> anyhow::Result<()> {
+        for process in self.processes {
+            process.terminate(READY_LIMIT).await?;
+        }
+        Ok(())
     }
 
     /// A new client on this path, before its handshake.

@@ -19,13 +19,41 @@ const PYPI_MCP_PROXY: &str = "mcp-proxy==0.13.0";
 
 pub struct Programs {
     pub toolbus: PathBuf,
+    /// Log of valgrind, if it counts the instructions of `up`.
+    counted_into: Option<PathBuf>,
     bench: PathBuf,
     folder: PathBuf,
 }
 
 impl Programs {
     pub fn new(toolbus: PathBuf, bench: PathBuf, out: &Path) -> Self {
-        Self { toolbus, bench, folder: out.join("tools/mcp") }
+        Self { toolbus, counted_into: None, bench, folder: out.join("tools/mcp") }
+    }
+
+    /// The same programs, with `up` under valgrind.
+    pub fn counted_into(&self, log: &Path) -> Self {
+        let Self { toolbus, bench, folder, .. } = self;
+        Self {
+            toolbus: toolbus.clone(),
+            counted_into: Some(log.to_owned()),
+            bench: bench.clone(),
+            folder: folder.clone(),
+        }
+    }
+
+    /// The command `toolbus up`, without options.
+    pub fn up(&self) -> Command {
+        let mut command = match &self.counted_into {
+            Some(log) => {
+                let mut valgrind = Command::new("valgrind");
+                let log = format!("--log-file={}", log.display());
+                valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", &log]).arg(&self.toolbus);
+                valgrind
+            }
+            None => Command::new(&self.toolbus),
+        };
+        command.arg("up");
+        command
     }
 
     /// Installs the programs of a path unless they are installed already.

@@ -33,7 +33,11 @@ pub fn render(results: &Results, verdicts: &[Verdict], options: &McpOptions) -> 
             format!("{:.1} ms", sample.first_us / 1e3),
         ));
     }
-    let alone = [("the bus, 1×1 100 B", results.bus_p50_us()), ("append, fdatasync", results.sync_p50_us())];
+    let alone = [
+        ("the bus, 1×1 100 B", results.bus_p50_us()),
+        ("append, fdatasync", results.sync_p50_us()),
+        ("the same by a thread", results.journal_p50_us()),
+    ];
     for (name, p50) in alone {
         line(format!("{name:26} {:>10}", p50.map_or("–".to_owned(), microseconds)));
     }

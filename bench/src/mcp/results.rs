@@ -21,6 +21,8 @@ pub struct Results {
     pub bus_us: Vec<f64>,
     /// Medians of a bare append with fdatasync on the same disk, one per round.
     pub sync_us: Vec<f64>,
+    /// Medians of an append through a journal and its thread, one per round.
+    pub journal_us: Vec<f64>,
     /// Paths that could not be measured, with the reason.
     pub skipped: Vec<(Path, String)>,
 }
@@ -50,6 +52,10 @@ impl Results {
         median(self.sync_us.iter().copied())
     }
 
+    pub fn journal_p50_us(&self) -> Option<f64> {
+        median(self.journal_us.iter().copied())
+    }
+
     /// The highest rate of another proxy, in any era.
     pub fn best_proxy(&self) -> Option<f64> {
         let proxies = Path::ALL.into_iter().filter(|path| path.needs_installation());
@@ -62,6 +68,7 @@ impl Results {
         let mut figures = Figures::default();
         figures.require("the bus", self.bus_p50_us());
         figures.require("the disk", self.sync_p50_us());
+        figures.require("the disk through a journal", self.journal_p50_us());
         for path in paths.iter().filter(|path| !path.needs_installation()) {
             for era in [Era::Modern, Era::Legacy] {
                 let sample = self.of(*path, era);

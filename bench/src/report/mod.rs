@@ -1,5 +1,6 @@
 //! The report of a run: tables on stdout, a JSON file and an SVG plot.
 
+pub mod chart;
 pub mod number;
 
 mod json;
