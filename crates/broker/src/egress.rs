@@ -36,27 +36,24 @@ impl Egress {
         commands: &mut Vec<Command>,
         mut send: impl FnMut(WsMessage),
     ) {
-        for out in outgoing.drain(..) {
-            if let Outgoing::Refused { refusal, .. } = &out {
-                self.log_refusal(refusal);
+        self.take_each(outgoing, |egress, out| match egress.framing {
+            Framing::Compact => {
+                wire::write_compact(&out, &mut egress.buffer);
+                if egress.buffer.len() >= PACK_BYTES {
+                    send(WsMessage::binary(std::mem::take(&mut egress.buffer)));
+                }
             }
-            match out {
-                Outgoing::Receipt { number, .. } if self.numbered_receipts => self.receipts.push(number),
-                out => match self.framing {
-                    Framing::Compact => {
-                        wire::write_compact(&out, &mut self.buffer);
-                        if self.buffer.len() >= PACK_BYTES {
-                            send(WsMessage::binary(std::mem::take(&mut self.buffer)));
-                        }
-                    }
-                    Framing::Json => match json::write_broker(&wire::frame(&out)) {
-                        Ok(text) => send(WsMessage::text(text)),
-                        Err(error) => unreadable(out, &error, commands),
-                    },
-                },
+            Framing::Json => match json::write_broker(&wire::frame(&out)) {
+                Ok(text) => send(WsMessage::text(text)),
+                Err(error) => unreadable(out, &error, commands),
+            },
+        });
+        if let Some(receipts) = self.take_receipts() {
+            match self.framing {
+                Framing::Compact => compact::write_broker(&receipts, &mut self.buffer),
+                Framing::Json => send(WsMessage::text(json::write_broker(&receipts).expect("receipts have no body"))),
             }
         }
-        self.encode_receipts(&mut send);
         if !self.buffer.is_empty() {
             // A small buffer is reused; a large one would be kept by a connection that may be idle for hours.
             let packed =
@@ -67,20 +64,25 @@ impl Egress {
 
     /// Converts and drains `outgoing`, for a peer in this process.
     pub fn convert(&mut self, outgoing: &mut Vec<Outgoing>, mut send: impl FnMut(BrokerFrame)) {
+        self.take_each(outgoing, |_, out| send(wire::frame(&out)));
+        self.take_receipts().into_iter().for_each(send);
+    }
+
+    /// Drains `outgoing`. Numbered receipts are collected for one frame behind the others.
+    fn take_each(&mut self, outgoing: &mut Vec<Outgoing>, mut pass: impl FnMut(&mut Self, Outgoing)) {
         for out in outgoing.drain(..) {
+            if let Outgoing::Refused { refusal, .. } = &out {
+                self.log_refusal(refusal);
+            }
             match out {
                 Outgoing::Receipt { number, .. } if self.numbered_receipts => self.receipts.push(number),
-                out => {
-                    if let Outgoing::Refused { refusal, .. } = &out {
-                        self.log_refusal(refusal);
-                    }
-                    send(wire::frame(&out));
-                }
+                out => pass(self, out),
             }
         }
-        if !self.receipts.is_empty() {
-            send(BrokerFrame::Receipts { ranges: ranges(&mut self.receipts) });
-        }
+    }
+
+    fn take_receipts(&mut self) -> Option<BrokerFrame> {
+        (!self.receipts.is_empty()).then(|| BrokerFrame::Receipts { ranges: ranges(&mut self.receipts) })
     }
 
     /// Encodes frames that do not come from the engine.
@@ -104,17 +106,6 @@ impl Egress {
         self.refusals = self.refusals.saturating_add(1);
         if self.refusals <= MAX_LOGGED_REFUSALS {
             tracing::info!(agent = &*self.agent, code = wire::code(refusal).code(), %refusal, "refused");
-        }
-    }
-
-    fn encode_receipts(&mut self, send: &mut impl FnMut(WsMessage)) {
-        if self.receipts.is_empty() {
-            return;
-        }
-        let frame = BrokerFrame::Receipts { ranges: ranges(&mut self.receipts) };
-        match self.framing {
-            Framing::Compact => compact::write_broker(&frame, &mut self.buffer),
-            Framing::Json => send(WsMessage::text(json::write_broker(&frame).expect("receipts have no body"))),
         }
     }
 }

@@ -6,7 +6,6 @@ use hyper::header::{AUTHORIZATION, HeaderMap};
 use toolbus_identity::{AuthRefusal, Credential};
 use toolbus_protocol::{AgentRef, ErrorCode};
 
-#[derive(Default)]
 pub struct PresentedCredentials {
     /// Token of the `Authorization: Bearer` header.
     pub token: Option<String>,
