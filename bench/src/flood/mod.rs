@@ -35,6 +35,8 @@ pub use hostile::{HostileOptions, misbehave};
 const RAMP: Duration = Duration::from_millis(500);
 /// How long the hostile process may take to print its outcome.
 const OUTCOME_LIMIT: Duration = Duration::from_secs(60);
+/// Limit of the steps without hostile agents: nothing accumulates in them, so more time gives no other percentiles.
+const REFERENCE_LIMIT: Duration = Duration::from_secs(20);
 /// How long to wait for the machine to be idle before each way.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -43,7 +45,8 @@ pub struct FloodOptions {
     /// Only these ways, separated by commas.
     #[arg(long = "way", value_delimiter = ',', value_name = "NAME")]
     ways: Vec<Way>,
-    /// Seconds per way and step: alone, beside one hostile agent, beside ten, beside the control.
+    /// Seconds per way and step: alone, beside one hostile agent, beside ten, beside the control. Without hostile agents a
+    /// step takes at most 20 s.
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
     /// Maximum requests per second of each hostile agent.
@@ -72,6 +75,10 @@ impl FloodOptions {
 
     fn time(&self) -> Duration {
         Duration::from_secs_f64(if self.short { 0.5 } else { self.seconds })
+    }
+
+    fn reference_time(&self) -> Duration {
+        self.time().min(REFERENCE_LIMIT)
     }
 
     fn role(&self, way: Way) -> Role {
@@ -109,7 +116,7 @@ async fn measure(options: &FloodOptions, tools: &Tools, way: Way) -> anyhow::Res
     let deployment = Deployment::start(tools, honest::COUNT, most, role).await?;
     let honest = Honest::join(&deployment).await?;
     let was_busy = !options.short && !quiet::wait(IDLE_TIMEOUT).await;
-    let (rate, time) = (options.honest_rate, options.time());
+    let (rate, time) = (options.honest_rate, options.reference_time());
     let undisturbed = honest.measure(&deployment, rate, time).await?;
     let before = Usage::of(&deployment).await?;
     let mut beside = Vec::new();
@@ -171,7 +178,7 @@ async fn beside_control(
     command.args(["flood-control", "--cores", &cores.to_string()]);
     let control = Running::spawn("control", command, deployment.path())?;
     tokio::time::sleep(RAMP).await;
-    let sample = honest.measure(deployment, options.honest_rate, options.time()).await?;
+    let sample = honest.measure(deployment, options.honest_rate, options.reference_time()).await?;
     control.stop().await?;
     Ok(sample)
 }
