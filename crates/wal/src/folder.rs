@@ -2,10 +2,10 @@
 
 use crate::identity::{Identity, Unusable};
 use crate::opening::Opening;
+use crate::prefilled::PrefilledFile;
 use crate::{Disk, DiskFile};
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toolbus_base::{open_private, private_folder, read_private_text};
@@ -139,13 +139,13 @@ impl Disk for FolderDisk {
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.path.join(name);
-        let file = open_private(&path, OpenOptions::new().create_new(true).read(true).append(true))?;
-        Ok(Arc::new(RealFile(file)))
+        let file = open_private(&path, OpenOptions::new().create_new(true).read(true).write(true))?;
+        Ok(Arc::new(PrefilledFile::open(file)?))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = open_private(&self.path.join(name), OpenOptions::new().read(true).append(true))?;
-        Ok(Arc::new(RealFile(file)))
+        let file = open_private(&self.path.join(name), OpenOptions::new().read(true).write(true))?;
+        Ok(Arc::new(PrefilledFile::open(file)?))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -159,29 +159,5 @@ impl Disk for FolderDisk {
     fn free_bytes(&self) -> io::Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.folder)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-    }
-}
-
-struct RealFile(File);
-
-impl DiskFile for RealFile {
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
-    }
-
-    fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        (&self.0).write_all(bytes)
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(buffer, offset)
-    }
-
-    fn truncate(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
     }
 }

@@ -19,6 +19,7 @@ mod memory_disk;
 mod old_format;
 mod opening;
 mod planted;
+pub mod prefilled;
 mod reader;
 mod recovery;
 mod scan;

@@ -122,7 +122,7 @@ impl Log {
     /// [`Log::sealed`].
     pub fn seal(&mut self, created: CreatedSegment) -> io::Result<()> {
         self.flush()?;
-        self.sealing = Some(self.unsynced());
+        self.sealing = Some(Unsynced { is_full: true, ..self.unsynced() });
         self.add_segment(created);
         Ok(())
     }
@@ -156,7 +156,8 @@ impl Log {
         let active = self.segments.last_key_value();
         let file = active.map(|(_, segment)| Arc::clone(&segment.file));
         let file = file.filter(|_| !self.options.has_planted(PlantedBug::NoSync));
-        Unsynced { file, segment: self.active_segment(), bytes: active.map_or(0, |(_, segment)| segment.bytes) }
+        let bytes = active.map_or(0, |(_, segment)| segment.bytes);
+        Unsynced { file, segment: self.active_segment(), bytes, is_full: false }
     }
 
     /// Records that the handle was synced.
@@ -261,12 +262,19 @@ pub struct Unsynced {
     file: Option<Arc<dyn DiskFile>>,
     segment: u32,
     bytes: u64,
+    /// The segment gets no more records.
+    is_full: bool,
 }
 
 impl Unsynced {
     /// Makes the records durable. Blocks. The caller reports it with [`Log::synced`].
     pub fn sync(&self) -> io::Result<()> {
-        self.file.as_ref().map_or(Ok(()), |file| file.sync())
+        let Some(file) = &self.file else { return Ok(()) };
+        // Whatever was prepared for further records takes space, and would count as corruption if it were damaged.
+        if self.is_full {
+            file.truncate(self.bytes)?;
+        }
+        file.sync()
     }
 }
 

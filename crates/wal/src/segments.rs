@@ -54,8 +54,15 @@ pub fn is_full(error: &io::Error) -> bool {
 /// log from opening.
 pub fn set_aside(disk: &dyn Disk, segment: u32, offset: u64, bytes: &[u8]) {
     let name = format!("damaged-{segment:010}-{offset}.bin");
+    let keep = |file: &dyn DiskFile| {
+        file.append(bytes)?;
+        // Nothing else may be in the file, such as zeros for further appends.
+        file.truncate(bytes.len() as u64)?;
+        file.sync()?;
+        disk.sync_folder()
+    };
     let kept = match disk.create(&name) {
-        Ok(file) => file.append(bytes).and_then(|()| file.sync()).and_then(|()| disk.sync_folder()),
+        Ok(file) => keep(&*file),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
     };

@@ -27,7 +27,9 @@ async fn the_new_name_of_a_damaged_journal_is_kept_by_later_processes() {
     assert_eq!((&whole.journal, whole.epoch), (&first.journal, 2));
 
     let mut bytes = fs::read(folder.path().join(SEGMENT)).expect("a segment");
-    *bytes.last_mut().expect("a record") ^= 1;
+    // The last byte of the record, before the marker of the log's end.
+    let end = bytes.windows(7).rposition(|window| window == b"\0tb-end").expect("a marker");
+    bytes[end - 1] ^= 1;
     fs::write(folder.path().join(SEGMENT), bytes).expect("a segment");
     // This process ends before it connects.
     let (damaged, known) = open(folder.path());

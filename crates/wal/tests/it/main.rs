@@ -3,3 +3,4 @@
 mod folder;
 mod group_commit;
 mod log;
+mod prefilled;
