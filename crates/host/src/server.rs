@@ -9,6 +9,7 @@ use crate::session::{Session, SessionId};
 use crate::session_setup::{restore_session_state, send_setup_request};
 use crate::tasks::TaskPermits;
 use crate::upstream::{Upstream, Usage, host_initialize, server_down};
+use futures_util::future::join_all;
 use serde_json::json;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -313,11 +314,9 @@ impl Server {
         sessions.extract_if(|known, _| is_ended(known)).map(|(_, session)| session).collect()
     }
 
-    /// Closes the own connections of sessions.
+    /// Closes the own connections of sessions, all at the same time: a server may take seconds to exit.
     pub async fn end_sessions(&self, sessions: Vec<Arc<Session>>) {
-        for session in sessions {
-            self.end(&session).await;
-        }
+        join_all(sessions.iter().map(|session| self.end(session))).await;
     }
 
     /// Whether the server's requests during a call can't be attributed to the call.
@@ -332,10 +331,10 @@ impl Server {
             let ids: Vec<_> = sessions.values().filter(|session| session.is_idle(self.config.idle)).cloned().collect();
             ids.into_iter().filter_map(|session| sessions.remove(&session.id)).collect()
         };
-        for session in idle {
+        for session in &idle {
             tracing::debug!(server = self.name(), worker = session.id.mailbox, "closing an idle session");
-            self.end(&session).await;
         }
+        self.end_sessions(idle).await;
     }
 
     pub async fn close(&self) {
@@ -344,9 +343,8 @@ impl Server {
         self.end_sessions(sessions).await;
         let spare = self.spare.lock().expect("no code panics while it holds this lock").take();
         let shared = [self.modern.lock().await.take(), self.shared_legacy.lock().await.take()];
-        for upstream in shared.into_iter().flatten().chain(spare) {
-            upstream.close().await;
-        }
+        let rest: Vec<_> = shared.into_iter().flatten().chain(spare).collect();
+        join_all(rest.iter().map(|upstream| upstream.close())).await;
     }
 
     async fn end(&self, session: &Session) {

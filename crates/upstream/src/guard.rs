@@ -20,13 +20,16 @@ const GRACE: Duration = Duration::from_secs(2);
 const LEFTOVER_GRACE: Duration = Duration::from_millis(300);
 /// How long to wait for the kernel after SIGKILL.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// How often SIGKILL is repeated, for processes that were started meanwhile.
+const KILL_INTERVAL: Duration = Duration::from_millis(50);
 /// The exit code of shells for a command that was not found.
 const NOT_FOUND: u8 = 127;
 
 enum Event {
     HostGone,
     Ended(Pid, WaitStatus),
+    /// No child is left, and no descendant either: this process adopts all orphans.
+    AllEnded,
 }
 
 /// Runs the command until it exits or the host is gone. Exits with the command's exit code or signal.
@@ -73,14 +76,23 @@ fn guard(lifeline: &Path, command: &[OsString]) -> Result<Option<WaitStatus>, Gu
         wait_for_end_of_file(lifeline);
         let _ = watcher.send(Event::HostGone);
     });
-    std::thread::spawn(move || {
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::empty()) {
-            if sender.send(Event::Ended(pid, status)).is_err() {
-                break;
-            }
-        }
-    });
+    std::thread::spawn(move || reap(&sender));
     Ok(watch(server, &events))
+}
+
+/// Waits for children until none is left.
+fn reap(events: &mpsc::SyncSender<Event>) {
+    loop {
+        let event = match rustix::process::wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) => Event::Ended(pid, status),
+            Ok(None) | Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => Event::AllEnded,
+        };
+        let is_last = matches!(event, Event::AllEnded);
+        if events.send(event).is_err() || is_last {
+            return;
+        }
+    }
 }
 
 /// Returns when all processes of the server are gone, with the exit status of the server itself.
@@ -93,8 +105,7 @@ fn watch(server: Pid, events: &mpsc::Receiver<Event>) -> Option<WaitStatus> {
             }
             Ok(Event::Ended(..)) => {}
             Ok(Event::HostGone) => return terminate_all(server, GRACE, events),
-            // Both threads have ended: there is no child left.
-            Err(_) => return None,
+            Ok(Event::AllEnded) | Err(_) => return None,
         }
     }
 }
@@ -105,16 +116,18 @@ fn terminate_all(server: Pid, grace: Duration, events: &mpsc::Receiver<Event>) -
     for (signal, timeout) in [(Signal::TERM, grace), (Signal::KILL, KILL_TIMEOUT)] {
         let until = Instant::now() + timeout;
         signal_all(server, signal);
-        while Instant::now() < until {
-            if descendants().is_empty() {
-                return status;
+        loop {
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                break;
             }
-            match events.recv_timeout(POLL_INTERVAL) {
+            let pause = if signal == Signal::KILL { rest.min(KILL_INTERVAL) } else { rest };
+            match events.recv_timeout(pause) {
                 Ok(Event::Ended(pid, ended)) if pid == server => status = Some(ended),
-                Ok(_) => {}
+                Ok(Event::Ended(..) | Event::HostGone) => {}
                 Err(mpsc::RecvTimeoutError::Timeout) if signal == Signal::KILL => signal_all(server, signal),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => return status,
+                Ok(Event::AllEnded) | Err(mpsc::RecvTimeoutError::Disconnected) => return status,
             }
         }
     }
@@ -128,34 +141,48 @@ fn signal_all(server: Pid, signal: Signal) {
     }
 }
 
-/// All running descendants of this process. Processes that left the group or lost their parent are included, because
-/// this process is the subreaper. Zombies are not: they are only waiting to be reaped.
+/// All descendants of this process. Processes that left the group or lost their parent are included, because this
+/// process is the subreaper.
 #[cfg(target_os = "linux")]
 fn descendants() -> Vec<Pid> {
-    let processes: Vec<(i32, i32)> = fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid: i32| Some((pid, parent_of(pid)?)))
-        .collect();
-    let mut found = vec![rustix::process::getpid().as_raw_nonzero().get()];
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    // Not every kernel has the lists of children. Without them the parents of all processes on the machine are read, which
+    // takes long beside thousands of processes.
+    let has_lists = Path::new(&format!("/proc/{own}/task/{own}/children")).exists();
+    let all = if has_lists { Vec::new() } else { all_parents() };
+    let mut found = vec![own];
     let mut at = 0;
     while let Some(&parent) = found.get(at) {
-        found.extend(processes.iter().filter(|(_, parent_pid)| *parent_pid == parent).map(|(pid, _)| *pid));
+        match has_lists {
+            true => found.extend(listed_children(parent)),
+            false => found.extend(all.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid)),
+        }
         at += 1;
     }
     found.into_iter().skip(1).filter_map(Pid::from_raw).collect()
 }
 
-/// The parent of a process, or `None` for a zombie.
+/// The kernel's lists of the children of each thread of a process.
+#[cfg(target_os = "linux")]
+fn listed_children(pid: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+/// All processes with their parents.
+#[cfg(target_os = "linux")]
+fn all_parents() -> Vec<(i32, i32)> {
+    let names = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let pids = names.filter_map(|name| name.to_str()?.parse().ok());
+    pids.filter_map(|pid| Some((pid, parent_of(pid)?))).collect()
+}
+
 #[cfg(target_os = "linux")]
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The process name in parentheses may itself contain parentheses.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    if state == "Z" { None } else { fields.next()?.parse().ok() }
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// On other systems only the process group can be signalled.
