@@ -121,6 +121,11 @@ impl Journal {
         self.shared.append(entry, wait)
     }
 
+    /// Announces an entry that is about to be appended with [`Wait::Synced`]. Only saves time.
+    pub fn expect_sync(&self) {
+        self.shared.expect_sync();
+    }
+
     /// Sets the listener, which replaces the previous one. It is called on the journal's thread after each sync, with all
     /// tickets of [`Journal::append`] that the sync served, and must not block.
     pub fn set_listener(&self, listener: Listener) {

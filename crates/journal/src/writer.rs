@@ -11,6 +11,7 @@ use crate::entry::Entry;
 use crate::options::JournalError;
 use crate::state::{Appended, JournalState, Synced, Ticket, Wait};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -25,6 +26,8 @@ pub struct Shared {
     locked: Mutex<Locked>,
     /// Wakes the sync thread.
     wake: Condvar,
+    /// Whether a writer waits for the next sync. For the thread while it expects one.
+    is_awaited: AtomicBool,
     clock: Clock,
 }
 
@@ -35,6 +38,8 @@ struct Locked {
     listener: Option<Listener>,
     deferral: Deferral,
     sleep: Sleep,
+    /// The thread was woken for an entry that is about to be appended.
+    is_expecting: bool,
     /// Absent before the first sync.
     last_group: Option<Group>,
     stopping: bool,
@@ -92,6 +97,8 @@ const CONCURRENT_FOR: Duration = Duration::from_millis(5);
 const MAX_LINGER: Duration = Duration::from_millis(1);
 /// Idle time after which the thread sleeps until it is woken.
 const IDLE_AFTER: Duration = Duration::from_millis(100);
+/// How long the thread stays awake for an entry that was announced.
+const EXPECT_WINDOW: Duration = Duration::from_micros(200);
 /// How often an idle journal checks for segments to compact.
 const COMPACTION_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -103,10 +110,11 @@ impl Shared {
             listener: None,
             deferral: Deferral::default(),
             sleep: Sleep::None,
+            is_expecting: false,
             last_group: None,
             stopping: false,
         };
-        Self { locked: Mutex::new(locked), wake: Condvar::new(), clock }
+        Self { locked: Mutex::new(locked), wake: Condvar::new(), is_awaited: AtomicBool::new(false), clock }
     }
 
     fn lock(&self) -> MutexGuard<'_, Locked> {
@@ -150,6 +158,18 @@ impl Shared {
         }
     }
 
+    /// Wakes the thread for an entry that is about to be appended and synced, so that the wake-up, which takes as long as a
+    /// good part of a sync, overlaps with the caller's work before the append.
+    pub fn expect_sync(&self) {
+        let mut locked = self.lock();
+        if locked.sleep == Sleep::None {
+            return;
+        }
+        (locked.sleep, locked.is_expecting) = (Sleep::None, true);
+        drop(locked);
+        self.wake.notify_one();
+    }
+
     /// Appends an entry, calls `then` under the same lock, and wakes the thread if needed.
     fn append_then<T>(
         &self,
@@ -161,6 +181,9 @@ impl Shared {
         let mut locked = self.lock();
         let appended = locked.state.append(entry, wait, now)?;
         let waits = appended != Appended::Written;
+        if waits {
+            self.is_awaited.store(true, Ordering::Relaxed);
+        }
         locked.deferral.appended(waits, Instant::now());
         let then = then(&mut locked, appended);
         let wake = locked.sleep == Sleep::Long || (waits && locked.sleep == Sleep::Short);
@@ -203,7 +226,20 @@ impl Shared {
             locked.sleep = sleep;
             locked = self.wake.wait_timeout(locked, time).expect("no code panics while holding the lock").0;
             locked.sleep = Sleep::None;
+            if std::mem::take(&mut locked.is_expecting) {
+                drop(locked);
+                self.await_expected();
+                locked = self.lock();
+            }
             now = Instant::now();
+        }
+    }
+
+    /// Stays awake until a writer waits, for a moment at most. Yields, so that the writer can run on a single processor.
+    fn await_expected(&self) {
+        let start = Instant::now();
+        while !self.is_awaited.load(Ordering::Relaxed) && start.elapsed() < EXPECT_WINDOW {
+            std::thread::yield_now();
         }
     }
 
@@ -214,6 +250,7 @@ impl Shared {
             std::thread::sleep(linger);
         }
         let mut locked = self.lock();
+        self.is_awaited.store(false, Ordering::Relaxed);
         let Some(group) = locked.state.begin_sync() else { return };
         locked.deferral.begins();
         drop(locked);

@@ -27,6 +27,9 @@ impl Host {
     /// decisions only refusals are audited.
     pub(super) async fn authorise_and_audit(&self, slot: &Slot, again: bool) -> Result<Grant, RpcError> {
         let decided = self.authorise(slot);
+        if decided.is_ok() && !again && self.needs_synced_start(slot) {
+            self.options.journal.expect_sync();
+        }
         let is_routine = again || slot.parsed.subject.name.is_none();
         match &self.options.audit {
             Some(audit) if decided.is_err() || !is_routine => audit_decision(audit, slot, &decided).await?,

@@ -1,7 +1,7 @@
 //! What the machine gets to know about a request when it arrives.
 
 use super::parsed::{ParsedCall, has_effect};
-use super::slot::{NewCall, key_of};
+use super::slot::{NewCall, Slot, key_of};
 use crate::catalog::names::own_name;
 use crate::host::Host;
 use crate::outbox::Form;
@@ -10,7 +10,7 @@ use crate::translate::listen::LISTEN;
 use crate::translate::modern_on_legacy::Repetition;
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_call::{JoinMode, Millis, Origin, Request, SessionHold, SessionKey, TaskRequest};
+use toolbus_call::{JoinMode, Millis, Origin, ReplaySetting, Request, SessionHold, SessionKey, TaskRequest};
 use toolbus_mcp::{Era, NameKey, is_plain_request};
 use toolbus_protocol::InboxMessage;
 use toolbus_upstream::Join;
@@ -72,6 +72,13 @@ impl Host {
             share: self.share_of(request.from.role.as_deref()),
             exclusive: None,
         }
+    }
+
+    /// Whether the call waits for a synced START, as far as is known before it starts.
+    pub(super) fn needs_synced_start(&self, slot: &Slot) -> bool {
+        let (parsed, server) = (&slot.parsed, &slot.server);
+        let own = parsed.named_tool().and_then(|tool| own_name(server.config.prefix.as_deref(), tool));
+        has_effect(&parsed.rpc.method) && self.replay_setting(server, own) != ReplaySetting::Safe
     }
 
     /// The time limit of the named item. A listen lasts as long as its client.
