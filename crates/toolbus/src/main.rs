@@ -7,6 +7,7 @@
 mod arguments;
 mod availability;
 mod banner;
+mod busy_poll;
 mod catalog;
 mod commands;
 mod config;
@@ -31,6 +32,7 @@ mod show;
 mod stop;
 mod table;
 
+use busy_poll::BusyPoll;
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -128,10 +130,13 @@ fn main() -> ExitCode {
     // With standard error closed, reporting a write error of the log there would panic.
     log.log_internal_errors(false).init();
     // Single-threaded: handing a message from thread to thread costs more than the parallelism gains.
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let busy_poll = matches!(command, Command::Up(_)).then(|| BusyPoll::install(&mut builder)).flatten();
+    let runtime = match builder.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failure::report(&failure::Failure::Runtime(error)),
     };
+    busy_poll.map(|busy_poll| runtime.spawn(busy_poll.run()));
     let failed = match command {
         Command::Call(_) | Command::Bench(_) | Command::Task(_) => Some(NO_ANSWER),
         Command::Policy(_) => Some(NO_DECISION),
