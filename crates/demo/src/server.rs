@@ -17,7 +17,8 @@ use rmcp::service::RequestContext;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, prompt, prompt_handler, prompt_router, tool, tool_handler, tool_router,
 };
-use schemars::JsonSchema;
+use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ struct TextArgs {
 
 /// Statistics of a text.
 #[derive(Serialize, JsonSchema)]
+#[schemars(transform = RecursiveTransform(remove_format))]
 struct TextStats {
     characters: usize,
     words: usize,
@@ -52,6 +54,7 @@ struct NowArgs {
 }
 
 #[derive(Deserialize, JsonSchema)]
+#[schemars(transform = RecursiveTransform(remove_format))]
 struct CountdownArgs {
     /// The number to start from.
     #[serde(default = "default_ten")]
@@ -64,6 +67,7 @@ struct CountdownArgs {
 }
 
 #[derive(Deserialize, JsonSchema)]
+#[schemars(transform = RecursiveTransform(remove_format))]
 struct ChartArgs {
     /// One bar per number.
     #[schemars(length(min = 1, max = 64))]
@@ -75,6 +79,7 @@ struct ChartArgs {
 }
 
 #[derive(Deserialize, JsonSchema)]
+#[schemars(transform = RecursiveTransform(remove_format))]
 struct SlowArgs {
     /// Duration in seconds.
     #[serde(default = "default_ten")]
@@ -87,6 +92,11 @@ struct TourArgs {
     /// A topic that the tour should focus on.
     #[serde(default)]
     topic: Option<String>,
+}
+
+/// `uint32` and the like are formats of schemars, not of JSON Schema; validators warn about unknown formats.
+fn remove_format(schema: &mut Schema) {
+    schema.remove("format");
 }
 
 fn default_ten() -> u32 {
@@ -253,5 +263,18 @@ async fn report(context: &RequestContext<RoleServer>, done: u32, of: u32, messag
         let progress = ProgressNotificationParam::new(token, f64::from(done));
         // An error means that the client is gone; the end of the call reports that.
         context.peer.notify_progress(progress.with_total(f64::from(of)).with_message(message)).await.ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_have_no_formats_that_validators_do_not_know() {
+        for tool in Demo::tool_router().list_all() {
+            let definition = serde_json::to_string(&tool).expect("a tool is JSON");
+            assert!(!definition.contains("\"format\""), "{definition}");
+        }
     }
 }
