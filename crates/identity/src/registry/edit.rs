@@ -147,6 +147,10 @@ impl AgentsFolder {
 impl AgentsFile {
     pub(super) fn add(&mut self, new: &NewAgent<'_>) -> Result<Issued, RegistryError> {
         check_agent_name(new.name).map_err(|reason| RegistryError::BadName { name: new.name.to_owned(), reason })?;
+        // Earlier versions accepted such names, so that only new ones are refused.
+        if new.name.contains(char::is_whitespace) {
+            return Err(RegistryError::BlankInName { name: new.name.to_owned() });
+        }
         check_name(new.role).map_err(|reason| RegistryError::BadRole { role: new.role.to_owned(), reason })?;
         let earlier = self.agents.iter().position(|agent| agent.name == new.name);
         if let Some(at) = earlier {

@@ -72,6 +72,12 @@ pub enum RegistryError {
         /// Why it is invalid.
         reason: BadAgentName,
     },
+    /// The name of an agent has a blank.
+    #[error("invalid agent name {name:?}: it has a blank")]
+    BlankInName {
+        /// The name.
+        name: String,
+    },
     /// The role is not valid.
     #[error("invalid role {role:?}: {reason}")]
     BadRole {
@@ -113,6 +119,7 @@ impl RegistryError {
             Self::BadName { .. } | Self::BadRole { .. } => {
                 "use 1 to 256 bytes without control characters, slashes or dot paths".into()
             }
+            Self::BlankInName { .. } => "separate words with - or _".into(),
             Self::TooFarAhead => "choose a shorter time".into(),
             Self::Random(_) | Self::Thread(_) | Self::NotFollowed { .. } => return None,
         })

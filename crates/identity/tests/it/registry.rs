@@ -294,6 +294,10 @@ fn invalid_names_and_roles_can_not_be_added() {
     for name in ["", "a#b", "~", "a\u{202e}b", "../w", "a\nb", "\u{feff}w"] {
         assert!(matches!(add(name, "r"), Err(RegistryError::BadName { .. })), "{name:?}");
     }
+    for name in ["bob smith", " bob", "bob\u{a0}smith"] {
+        let error = add(name, "r").expect_err("a blank");
+        assert!(matches!(error, RegistryError::BlankInName { .. }), "{name:?}: {error}");
+    }
     for role in ["", "r\u{200b}", "a/b", "r\u{7}"] {
         assert!(matches!(add("w", role), Err(RegistryError::BadRole { .. })), "{role:?}");
     }

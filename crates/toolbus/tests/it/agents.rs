@@ -183,3 +183,13 @@ async fn commands_reach_a_broker_over_tls() {
     assert!(output.code == Some(1) && output.err.contains("wss://"), "{}", output.err);
     broker.kill().await.expect("it was running");
 }
+
+#[tokio::test]
+async fn an_agents_name_has_no_blank() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let added = toolbus(folder.path(), &["agent", "add", "bob smith", "--role", "r"]).await;
+    assert_eq!(added.code, Some(1), "{}", added.out);
+    for part in ["\"bob smith\": it has a blank", "hint: separate words with - or _"] {
+        assert!(added.err.contains(part), "{}", added.err);
+    }
+}
