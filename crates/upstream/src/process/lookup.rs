@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LookupError {
-    #[error("cwd {} is not a directory", .0.display())]
+    #[error("cwd {} is not a directory; create it, or correct `cwd` in the host's configuration", .0.display())]
     Cwd(PathBuf),
-    #[error("command {0:?} not found in PATH")]
+    #[error("command {0:?} not found in the host's PATH; install it, or give its full path as `command`")]
     NotInPath(String),
-    #[error("command not found at {}", .0.display())]
+    #[error("command not found at {}; correct `command` in the host's configuration", .0.display())]
     NoFile(PathBuf),
-    #[error("{} is not executable", .0.display())]
+    #[error("{file} is not executable; run chmod +x {file}", file = .0.display())]
     NotExecutable(PathBuf),
 }
 

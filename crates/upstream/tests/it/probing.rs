@@ -79,7 +79,8 @@ async fn a_server_that_fails_to_start_is_reported() {
     let error = probe_eras(&ServerConfig::stdio("gone", "no-such-command", &[]), &guarded()).await.expect_err("gone");
     assert_eq!(
         error.to_string(),
-        "server \"gone\" could not be started: command \"no-such-command\" not found in PATH"
+        "server \"gone\" could not be started: command \"no-such-command\" not found in the host's PATH; install it, \
+         or give its full path as `command`"
     );
     let error = probe_eras(&ServerConfig::stdio("bad", "sh", &["-c", "echo no token >&2; exit 4"]), &guarded()).await;
     let error = error.expect_err("server exits at once");
