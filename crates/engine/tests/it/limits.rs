@@ -81,6 +81,34 @@ fn the_mailbox_limit_is_enforced_and_idle_mailboxes_are_freed() {
 }
 
 #[test]
+fn mailboxes_of_clients_that_are_gone_do_not_accumulate() {
+    let mut harness = Harness::new();
+    let host = harness.subscribe("host");
+    for round in 0..50 {
+        let (name, request, reply) = (format!("local#cli-{round}"), format!("q{round}"), format!("r{round}"));
+        let client = harness.subscribe(&name);
+        harness.send(client, "host", &request);
+        harness.ack(host, &request);
+        harness.send(host, &name, &reply);
+        harness.ack(client, &reply);
+        harness.disconnect(client);
+        // Replies have a deadline. This one comes too late, and nothing collects it.
+        let late = Delivery { deadline_ms: Some(1_000), ..delivery(&name, &format!("late{round}")) };
+        harness.deliver(host, late);
+        harness.sync_all();
+    }
+    let names = |harness: &Harness| {
+        let status = harness.engine.status(harness.now);
+        status.mailboxes.iter().map(|mailbox| mailbox.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&harness).len(), 51, "messages that wait keep their mailbox");
+    harness.now += 1_000;
+    harness.tick();
+    harness.sync_all();
+    assert_eq!(names(&harness), ["host"]);
+}
+
+#[test]
 fn a_low_disk_refuses_new_messages_and_serves_pending_ones() {
     let mut harness = Harness::new();
     let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
