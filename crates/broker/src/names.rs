@@ -110,6 +110,10 @@ impl Names for BrokerNames {
         !self.authenticator.knows(agent) && self.hosts.is_host(mailbox)
     }
 
+    fn is_unknown(&self, mailbox: &str) -> bool {
+        self.authenticator.is_unknown(principal_of(mailbox)) && !self.hosts.is_host(mailbox)
+    }
+
     fn may_message(&self, from: &Sender, to: &str) -> bool {
         self.rules().may_message(from.role.as_deref(), &from.name, to)
     }

@@ -227,6 +227,7 @@ fn inspected(request_id: &ByteString, view: &InspectView) -> Inspected {
     Inspected {
         request_id: request_id.clone(),
         peers: view.peers.clone(),
+        unknown: view.unknown.clone(),
         messages: view.messages.clone(),
         settled: view.settled.clone(),
         remembered_ms: view.remembered_ms,

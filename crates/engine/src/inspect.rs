@@ -40,6 +40,8 @@ pub struct MessageAt {
 pub struct InspectView {
     /// Whether each peer of the query is connected.
     pub peers: Vec<bool>,
+    /// Whether certainly no agent has the name of each peer.
+    pub unknown: Vec<bool>,
     /// Number of pending messages before each message of the query, up to 1000; `None` if it is not pending.
     pub messages: Vec<Option<u64>>,
     /// Whether each message of the query was accepted and is settled.
@@ -77,8 +79,11 @@ impl Engine {
         let Some(requester) = self.conns.get(&conn) else { return InspectView::default() };
         let (rows, more) =
             inspect.rows_of.as_ref().map(|mailbox| self.rows(now, requester, mailbox)).unwrap_or_default();
+        let is_connected = |name: &ByteString| self.connection_counts.contains_key(&**name);
+        let is_unknown = |name: &ByteString| !is_connected(name) && self.known_names.is_unknown(name);
         InspectView {
-            peers: inspect.peers.iter().map(|name| self.connection_counts.contains_key(&**name)).collect(),
+            peers: inspect.peers.iter().map(is_connected).collect(),
+            unknown: inspect.peers.iter().map(is_unknown).collect(),
             messages: self.positions(requester, &inspect.messages),
             settled: inspect.messages.iter().map(|MessageAt { to, id }| self.is_settled(requester, to, id)).collect(),
             remembered_ms: now.saturating_sub(self.ledger.complete_after()),

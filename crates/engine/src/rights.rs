@@ -30,6 +30,10 @@ pub trait Names: Send + Sync {
     fn is_host(&self, mailbox: &str) -> bool;
     /// Whether the rules permit this sender to send unsolicited messages to that mailbox.
     fn may_message(&self, from: &Sender, to: &str) -> bool;
+    /// Whether certainly no agent has the name of the mailbox.
+    fn is_unknown(&self, _mailbox: &str) -> bool {
+        false
+    }
     /// How much of the storage an agent of the role may use.
     fn share(&self, _role: Option<&str>) -> Share {
         Share::DEFAULT

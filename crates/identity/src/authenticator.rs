@@ -49,6 +49,11 @@ pub trait Authenticator: Send + Sync {
         false
     }
 
+    /// Whether certainly no agent has that name. False if agents are not registered, or may come from an issuer.
+    fn is_unknown(&self, _name: &str) -> bool {
+        false
+    }
+
     /// The role of the agent of that name, if it is known without a connection.
     fn role_of(&self, _name: &str) -> Option<String> {
         None

@@ -69,6 +69,10 @@ impl Authenticator for Chain {
         self.registry.knows(name)
     }
 
+    fn is_unknown(&self, name: &str) -> bool {
+        self.registry.is_unknown(name) && self.qualifiers().all(|issuer| issuer.strip(name).is_none())
+    }
+
     fn role_of(&self, name: &str) -> Option<String> {
         self.registry.role_of(name)
     }

@@ -34,6 +34,8 @@ pub struct Inspected {
     pub request_id: ByteString,
     /// Whether each peer is connected.
     pub peers: Vec<bool>,
+    /// Whether certainly no agent has the name of each peer; empty from an older broker.
+    pub unknown: Vec<bool>,
     /// Number of pending messages before each message in its mailbox, up to 1000; `None` if it is not pending there.
     pub messages: Vec<Option<u64>>,
     /// Whether each message was accepted and is settled; empty from an older broker.

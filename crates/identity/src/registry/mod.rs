@@ -88,6 +88,10 @@ impl Authenticator for Registry {
         self.watched.table().knows(name)
     }
 
+    fn is_unknown(&self, name: &str) -> bool {
+        !self.knows(name)
+    }
+
     fn role_of(&self, name: &str) -> Option<String> {
         self.watched.table().role_of(name).map(str::to_owned)
     }

@@ -70,6 +70,7 @@ fn subjects(
 pub struct InspectedFields {
     pub request_id: Option<String>,
     pub peers: Option<Vec<bool>>,
+    pub unknown: Option<Vec<bool>>,
     pub messages: Option<Vec<Option<u64>>>,
     pub settled: Option<Vec<bool>>,
     pub remembered_ms: Option<u64>,
@@ -91,6 +92,7 @@ pub fn inspected(fields: InspectedFields) -> Result<BrokerFrame, DecodeError> {
     Ok(BrokerFrame::Inspected(Inspected {
         request_id: required(fields.request_id, "inspected", "request_id")?,
         peers: fields.peers.unwrap_or_default(),
+        unknown: fields.unknown.unwrap_or_default(),
         messages: fields.messages.unwrap_or_default(),
         settled: fields.settled.unwrap_or_default(),
         remembered_ms: fields.remembered_ms.unwrap_or_default(),
@@ -136,6 +138,7 @@ pub fn inspected_text(inspected: &Inspected) -> String {
         "kind": "inspected",
         "request_id": &*inspected.request_id,
         "peers": inspected.peers,
+        "unknown": inspected.unknown,
         "messages": inspected.messages,
         "settled": inspected.settled,
         "remembered_ms": inspected.remembered_ms,

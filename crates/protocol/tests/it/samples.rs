@@ -284,6 +284,7 @@ fn inspected() -> Inspected {
     Inspected {
         request_id: "l-1".into(),
         peers: vec![true, false],
+        unknown: vec![false, true],
         messages: vec![Some(2), None],
         settled: vec![false, true],
         remembered_ms: 3_600_000,

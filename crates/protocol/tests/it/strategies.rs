@@ -164,11 +164,12 @@ fn inspected() -> impl Strategy<Value = Inspected> {
         in_flight,
         deadline_ms,
     });
-    let settled = (vec(any::<bool>(), 0..4), any::<u64>());
-    let parts = (name(), vec(any::<bool>(), 0..4), vec(of(any::<u64>()), 0..4), settled, vec(row, 0..4), any::<bool>());
-    parts.prop_map(|(request_id, peers, messages, (settled, remembered_ms), rows, more)| Inspected {
+    let flags = (vec(any::<bool>(), 0..4), vec(any::<bool>(), 0..4), any::<u64>());
+    let parts = (name(), vec(any::<bool>(), 0..4), vec(of(any::<u64>()), 0..4), flags, vec(row, 0..4), any::<bool>());
+    parts.prop_map(|(request_id, peers, messages, (unknown, settled, remembered_ms), rows, more)| Inspected {
         request_id,
         peers,
+        unknown,
         messages,
         settled,
         remembered_ms,

@@ -2,13 +2,17 @@
 
 use super::parse_duration;
 use crate::failure::Failure;
-use crate::output::print_line;
+use crate::output::{print_error, print_line};
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use clap::Args;
+use serde_json::json;
 use std::io::Read;
 use std::time::Duration;
-use toolbus_client::SendOptions;
+use toolbus_client::{BrokerClient, Inspect, SendOptions};
 use toolbus_protocol::{AgentRef, Body, InboxMessage, MsgId};
+
+/// Short, because the broker answers from memory.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct SendArgs {
@@ -43,11 +47,41 @@ pub async fn run(args: SendArgs) -> Result<(), Failure> {
         message.id = MsgId::from(id);
     }
     let id = client.deliver_with(&args.to, message, SendOptions { deadline: args.deadline }).await?;
+    let recipient = Recipient::of(&client, &args.to).await;
     client.close().await;
+    if recipient.is_unknown {
+        print_error(format_args!(
+            "warning: no agent has the name {:?}, so the message waits until one is added; `toolbus agent list` shows the \
+             agents",
+            args.to
+        ));
+    }
     if args.reach.json {
-        print_line(&serde_json::json!({"delivered": id.as_str(), "to": args.to}).to_string())
-    } else {
-        print_line(&format!("delivered {id} to {}", args.to))
+        let connected = recipient.is_connected;
+        return print_line(&json!({"delivered": id.as_str(), "to": args.to, "connected": connected}).to_string());
+    }
+    print_line(&match recipient.is_connected {
+        Some(true) => format!("delivered {id} to {}", args.to),
+        Some(false) => format!("stored {id} for {}, which is not connected", args.to),
+        None => format!("stored {id} for {}", args.to),
+    })
+}
+
+/// The state of the recipient, as far as the sender may know it.
+#[derive(Default)]
+struct Recipient {
+    is_connected: Option<bool>,
+    is_unknown: bool,
+}
+
+impl Recipient {
+    async fn of(client: &BrokerClient, name: &str) -> Self {
+        let inspect = Inspect { peers: vec![name.into()], ..Inspect::default() };
+        let inspecting = tokio::time::timeout(INSPECT_TIMEOUT, client.inspect(inspect));
+        // The receipt is there, so that an error changes nothing: only operators and hosts may ask.
+        let Ok(Ok(inspected)) = inspecting.await else { return Self::default() };
+        let is_unknown = inspected.unknown.first() == Some(&true);
+        Self { is_connected: inspected.peers.first().copied(), is_unknown }
     }
 }
 

@@ -28,6 +28,7 @@ mod one_effect;
 mod outages;
 mod policy;
 mod process;
+mod recipients;
 mod revocable_fleet;
 mod revocation_ends_everything;
 mod sealed_audit;
