@@ -40,7 +40,7 @@ use tracing_subscriber::EnvFilter;
 
 /// Give agents anywhere the tools that only one machine can run.
 #[derive(Parser)]
-#[command(name = "toolbus", version, about, propagate_version = true)]
+#[command(name = "toolbus", version = env!("TOOLBUS_VERSION"), about, propagate_version = true)]
 struct Args {
     #[command(subcommand)]
     command: Command,

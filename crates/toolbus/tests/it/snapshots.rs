@@ -116,3 +116,16 @@ async fn the_help_of_every_command_is_as_reviewed() {
         }
     }
 }
+
+#[tokio::test]
+async fn the_version_has_the_commit_and_its_date() {
+    let version = run_with("file", "", &["--version"]).await;
+    version.check(0, &[concat!("toolbus ", env!("CARGO_PKG_VERSION"))], &[]);
+    // Sources without git have no commit.
+    let git = std::process::Command::new("git").args(["log", "-1", "--format=%h %cs"]).output();
+    let commit = git.ok().filter(|git| git.status.success()).map(|git| String::from_utf8(git.stdout).expect("text"));
+    if let Some(commit) = commit {
+        let date = commit.trim().rsplit(' ').next().expect("a date").len();
+        assert!(version.out.trim().ends_with(')') && date == "2026-11-18".len(), "{}", version.out);
+    }
+}
