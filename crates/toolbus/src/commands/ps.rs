@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::hosts_admin::hosts;
 use crate::output::print_line;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
-use crate::table::{age, table};
+use crate::table::{age, fitted, short_mailbox, terminal_width};
 use clap::Args;
 use serde_json::json;
 use toolbus_base::terminal_line;
@@ -31,7 +31,7 @@ pub async fn run(args: PsArgs) -> Result<(), Failure> {
     let calls = all_calls(&client, &hosts, true).await.map(|(calls, _)| calls).unwrap_or_default();
     client.close().await;
     let shown = Shown { status, hosts, calls };
-    print_line(&if args.reach.json { as_json(&shown) } else { as_table(&shown) })
+    print_line(&if args.reach.json { as_json(&shown) } else { as_table(&shown, terminal_width()) })
 }
 
 struct Shown {
@@ -74,20 +74,20 @@ fn as_json(shown: &Shown) -> String {
     .to_string()
 }
 
-fn as_table(shown: &Shown) -> String {
+fn as_table(shown: &Shown, width: Option<usize>) -> String {
     let Shown { status, hosts, calls } = shown;
     let mut rows = vec![["AGENT", "ROLE", "CONNECTED", "RECEIVES"].map(str::to_owned)];
     for c in &status.connections {
         rows.push([
-            c.agent.session_id.to_string(),
+            short_mailbox(&c.agent.session_id),
             c.agent.role.as_deref().unwrap_or("-").to_owned(),
             age(c.connected_ms),
             if c.subscribed { "yes" } else { "no" }.to_owned(),
         ]);
     }
-    let mut text = table(&rows, None);
+    let mut text = fitted(&rows, width);
     if !hosts.is_empty() {
-        text.push_str(&format!("\n\n{}", hosts_table(hosts, calls)));
+        text.push_str(&format!("\n\n{}", hosts_table(hosts, calls, width)));
         for host in hosts {
             for problem in problems(host) {
                 text.push_str(&format!("\nproblem on {}: {}", host.id, terminal_line(&problem)));
@@ -97,7 +97,7 @@ fn as_table(shown: &Shown) -> String {
     let mut rows = vec![["MAILBOX", "WAITING", "IN FLIGHT", "BYTES", "OLDEST"].map(str::to_owned)];
     for m in &status.mailboxes {
         rows.push([
-            m.name.to_string(),
+            short_mailbox(&m.name),
             (m.messages - m.in_flight).to_string(),
             m.in_flight.to_string(),
             m.bytes.to_string(),
@@ -105,7 +105,7 @@ fn as_table(shown: &Shown) -> String {
         ]);
     }
     text.push_str("\n\n");
-    text.push_str(&table(&rows, None));
+    text.push_str(&fitted(&rows, width));
     if status.more_mailboxes > 0 {
         text.push_str(&format!("\nand {} more mailboxes", status.more_mailboxes));
     }
@@ -121,7 +121,7 @@ fn problems(host: &HostEntry) -> Vec<String> {
     host.manifest.as_ref().and_then(read).map(|manifest| manifest.problems).unwrap_or_default()
 }
 
-fn hosts_table(hosts: &[HostEntry], calls: &[Call]) -> String {
+fn hosts_table(hosts: &[HostEntry], calls: &[Call], width: Option<usize>) -> String {
     let counts = by_state(calls);
     let mut rows = vec![["HOST", "STATE", "CALLS"].map(str::to_owned)];
     for host in hosts {
@@ -135,5 +135,29 @@ fn hosts_table(hosts: &[HostEntry], calls: &[Call]) -> String {
         let calls = if words.is_empty() { "-".to_owned() } else { words.join(", ") };
         rows.push([host.id.to_string(), format!("{state} for {}", age(host.since_ms)), calls]);
     }
-    table(&rows, None)
+    fitted(&rows, width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use toolbus_protocol::{AgentRef, Connection, MailboxStatus};
+
+    #[test]
+    fn the_table_fits_80_columns() {
+        let name = "planner-of-the-nightly-build#connect-7c0e1f42-0000-4000-8000-000000000001";
+        let agent = AgentRef::new(name).with_role("a-role-with-a-rather-long-name");
+        let connections = vec![Connection { agent, subscribed: true, connected_ms: 7_200_000 }];
+        let mailbox = MailboxStatus {
+            name: name.into(),
+            messages: 1234,
+            bytes: 123_456_789,
+            in_flight: 12,
+            oldest_ms: Some(90_000),
+        };
+        let status = Status { connections, mailboxes: vec![mailbox], ..Status::default() };
+        let text = as_table(&Shown { status, hosts: Vec::new(), calls: Vec::new() }, Some(80));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("planner-of-the-nightly-build#con"), "{text}");
+    }
 }

@@ -1,6 +1,9 @@
 //! `toolbus task`: calls that run detached from their caller. Their hosts keep them and their results until their time
 //! to live is over. Each agent sees its own tasks, an operator sees all.
 
+mod view;
+
+use self::view::{as_json, as_table, pick, status_name};
 use super::outcome::{OutputOptions, report};
 use super::parse_duration;
 use crate::failure::Failure;
@@ -9,7 +12,7 @@ use crate::output::{print_error, print_line};
 use crate::queue;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::stop::stop_signal;
-use crate::table::{age, table};
+use crate::table::terminal_width;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -17,7 +20,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
-use toolbus_base::now_ms;
 use toolbus_base::terminal_line;
 use toolbus_client::{BrokerError, CancelOutcome, MultiplexedClient};
 use toolbus_mcp::{
@@ -178,7 +180,7 @@ impl Admin<'_> {
         } else if tasks.is_empty() {
             print_line("no tasks")?;
         } else {
-            print_line(&as_table(&tasks, self.all))?;
+            print_line(&as_table(&tasks, self.all, terminal_width()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -239,18 +241,14 @@ impl Admin<'_> {
         print_line(&format!("{name} {}{message}", status_name(view)))
     }
 
-    /// Resolves a full name, or finds the only task whose id begins with `id`.
+    /// Resolves a full name, or finds the only task whose name or id begins with `id`.
     async fn resolve(&self, id: &str) -> Result<TaskName, Failure> {
-        if let Some(name) = TaskName::parse(id) {
+        if let Some(name) = TaskName::parse(id).filter(|name| uuid::Uuid::try_parse(&name.id).is_ok()) {
             return Ok(name);
         }
         let mut names: Vec<TaskName> = self.tasks().await?.into_iter().map(|task| task.name).collect();
         names.extend(self.queued().await?);
-        let mut matches = names.into_iter().filter(|name| name.id.starts_with(id));
-        match (matches.next(), matches.next()) {
-            (Some(name), None) => Ok(name),
-            _ => Err(Failure::NoTask { id: id.to_owned() }),
-        }
+        pick(names, id).ok_or_else(|| Failure::NoTask { id: id.to_owned() })
     }
 
     /// The pending messages of hosts that are away, which include tasks.
@@ -318,58 +316,4 @@ fn code_of(view: &TaskView) -> ExitCode {
         TaskStatus::Cancelled => ExitCode::from(CANCELLED),
         _ => ExitCode::from(1),
     }
-}
-
-/// The displayed status. A completed task whose result has `isError` is shown as failed.
-fn status_name(view: &TaskView) -> &'static str {
-    match view.status {
-        TaskStatus::Working => "working",
-        TaskStatus::InputRequired => "input_required",
-        TaskStatus::Completed if view.tool_failed => "failed",
-        TaskStatus::Completed => "completed",
-        TaskStatus::Failed => "failed",
-        TaskStatus::Cancelled => "cancelled",
-    }
-}
-
-fn as_json(name: &TaskName, view: &TaskView) -> Raw {
-    let mut task = Members::default();
-    let members = json!({"task": name.to_string(), "host": name.host, "agent": view.agent, "server": view.server,
-        "tool": view.tool, "status": status_name(view), "message": view.message, "created_ms": view.created_ms,
-        "updated_ms": view.updated_ms, "ttl_ms": view.ttl_ms});
-    for (name, value) in members.as_object().into_iter().flatten() {
-        task.set(name.clone(), raw(value));
-    }
-    // Raw JSON, as the tool wrote it.
-    if let Some(result) = &view.result {
-        task.set("result", result.clone());
-    }
-    if let Some(error) = &view.error {
-        task.set("error", error.clone());
-    }
-    task.into_raw()
-}
-
-fn as_table(tasks: &[Named], all: bool) -> String {
-    let now = now_ms();
-    let mut rows = vec![["TASK", "TOOL", "AGENT", "STATUS", "AGE", "KEPT FOR", ""].map(str::to_owned)];
-    for Named { name, view } in tasks {
-        rows.push([
-            name.to_string(),
-            format!("{}/{}", view.server, view.tool),
-            view.agent.clone(),
-            status_name(view).to_owned(),
-            age(now.saturating_sub(view.created_ms)),
-            age((view.created_ms + view.ttl_ms).saturating_sub(now)),
-            view.message.as_deref().map(terminal_line).unwrap_or_default(),
-        ]);
-    }
-    if all {
-        return table(&rows, None);
-    }
-    let own: Vec<[String; 6]> = rows
-        .into_iter()
-        .map(|[task, tool, _, status, age, kept, message]| [task, tool, status, age, kept, message])
-        .collect();
-    table(&own, None)
 }
