@@ -38,11 +38,7 @@ impl Progress {
         let message = report.message.map(|message| terminal_line(&message));
         match &mut self.bar {
             Some(bar) => advance(bar, report.progress, report.total, message.unwrap_or_default()),
-            None => {
-                let of = report.total.map_or(String::new(), |total| format!("/{total}"));
-                let message = message.map_or(String::new(), |message| format!(" {message}"));
-                self.say(&format!("progress {}{of}{message}", report.progress));
-            }
+            None => self.say(&line(report.progress, report.total, message.as_deref())),
         }
     }
 
@@ -83,11 +79,44 @@ fn advance(bar: &mut ProgressBar, progress: f64, total: Option<f64>, message: St
         }
         None => {
             bar.set_style(style("{spinner:.cyan} {elapsed} {wide_msg}"));
-            bar.set_message(format!("{progress} {message}"));
+            bar.set_message(words(progress, Some(&*message).filter(|message| !message.is_empty())));
         }
+    }
+}
+
+/// A report as a line of text.
+fn line(progress: f64, total: Option<f64>, message: Option<&str>) -> String {
+    match (total, message) {
+        (Some(total), None) => format!("progress {progress}/{total}"),
+        (Some(total), Some(message)) => format!("progress {progress}/{total} {message}"),
+        (None, Some(_)) if progress.fract() != 0.0 => words(progress, message),
+        (None, _) => format!("progress {}", words(progress, message)),
+    }
+}
+
+/// Progress without a total. A fraction says nothing then: servers, and hosts that wait for approval, take small steps
+/// that only have to increase.
+fn words(progress: f64, message: Option<&str>) -> String {
+    match message {
+        Some(message) if progress.fract() != 0.0 => message.to_owned(),
+        Some(message) => format!("{progress} {message}"),
+        None => progress.to_string(),
     }
 }
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates are constants and valid")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_is_shown_only_if_it_tells_something() {
+        assert_eq!(line(0.0001, None, Some("waiting for approval")), "waiting for approval");
+        assert_eq!(line(3.0, None, Some("files")), "progress 3 files");
+        assert_eq!(line(0.5, None, None), "progress 0.5");
+        assert_eq!(line(0.5, Some(1.0), Some("half")), "progress 0.5/1 half");
+    }
 }
