@@ -27,6 +27,8 @@ pub struct Shown {
 
 /// Maximum number of files with the same base name in one folder.
 const MAX_FILES: u32 = 10_000;
+/// A longer subtype is no extension.
+const MAX_EXTENSION: usize = 5;
 
 pub fn show(tool: &str, result: &Value, folder: &Path) -> Shown {
     let mut shown = Shown { is_error: result["isError"] == Value::Bool(true), ..Shown::default() };
@@ -97,24 +99,38 @@ fn save(tool: &str, mime_type: &str, data: &str, folder: &Path) -> Result<String
     }
 }
 
-fn extension(mime_type: &str) -> &'static str {
-    let essence = mime_type.split(';').next().unwrap_or_default().trim();
-    match essence {
-        "image/png" => "png",
-        "image/jpeg" | "image/jpg" => "jpg",
-        "image/gif" => "gif",
-        "image/webp" => "webp",
+/// The usual extension of files of that type.
+fn extension(mime_type: &str) -> String {
+    let essence = mime_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let known = match essence.as_str() {
+        "image/jpeg" => "jpg",
         "image/svg+xml" => "svg",
-        "audio/wav" | "audio/x-wav" | "audio/wave" => "wav",
-        "audio/mpeg" | "audio/mp3" => "mp3",
-        "audio/ogg" => "ogg",
-        "application/pdf" => "pdf",
-        "application/json" => "json",
-        "application/zip" => "zip",
+        "image/vnd.microsoft.icon" => "ico",
+        "audio/wave" | "audio/vnd.wave" => "wav",
+        "audio/mpeg" => "mp3",
+        "audio/mp4" => "m4a",
+        "video/quicktime" => "mov",
+        "video/x-matroska" => "mkv",
         "text/plain" => "txt",
-        "text/html" => "html",
-        _ => "bin",
+        "text/markdown" => "md",
+        "text/javascript" => "js",
+        "application/gzip" => "gz",
+        "application/msword" => "doc",
+        "application/vnd.ms-excel" => "xls",
+        "application/vnd.openxmlformats-officedocument.wordprocessingml.document" => "docx",
+        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet" => "xlsx",
+        "application/vnd.openxmlformats-officedocument.presentationml.presentation" => "pptx",
+        "application/octet-stream" => "bin",
+        _ => "",
+    };
+    if !known.is_empty() {
+        return known.to_owned();
     }
+    // Most other subtypes are their extension: png, flac, csv, pdf; or the format after the plus: json, xml.
+    let subtype = essence.split_once('/').map_or("", |(_, subtype)| subtype);
+    let name = subtype.rsplit('+').next().unwrap_or_default().trim_start_matches("x-");
+    let is_plain = (1..=MAX_EXTENSION).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if is_plain { name.to_owned() } else { "bin".to_owned() }
 }
 
 /// Removes carriage returns and other control characters, which are of no use in a text.
@@ -136,7 +152,7 @@ mod tests {
             {"type": "audio", "mimeType": "audio/wav", "data": "AA=="},
             {"type": "image", "mimeType": "image/png", "data": "%%%"},
             {"type": "resource", "resource": {"uri": "a://b", "text": "inside"}},
-            {"type": "resource", "resource": {"uri": "a://c", "blob": "AA==", "mimeType": "x/y"}},
+            {"type": "resource", "resource": {"uri": "a://c", "blob": "AA==", "mimeType": "x/unheard-of"}},
             {"type": "resource_link", "uri": "a://d", "name": "dee"},
             {"type": "hologram", "rays": 3},
         ], "structuredContent": {"unseen": 1}});
@@ -151,13 +167,31 @@ mod tests {
                 format!("audio/wav, 1 bytes, saved to {}", path("_evil_tool.wav")),
                 "(image/png, invalid base64)".to_owned(),
                 "a://b:\ninside".to_owned(),
-                format!("a://c: x/y, 1 bytes, saved to {}", path("_evil_tool.bin")),
+                format!("a://c: x/unheard-of, 1 bytes, saved to {}", path("_evil_tool.bin")),
                 "a://d (dee)".to_owned(),
                 r#"{"rays":3,"type":"hologram"}"#.to_owned(),
             ]
         );
         show("../evil tool", &result, folder.path());
         assert_eq!(std::fs::read(path("_evil_tool-1.png")).expect("a second file"), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_file_gets_the_extension_of_its_type() {
+        let check = |mime_type: &str, expected: &str| assert_eq!(extension(mime_type), expected, "{mime_type}");
+        check("image/png", "png");
+        check("IMAGE/JPEG", "jpg");
+        check("image/svg+xml", "svg");
+        check("text/csv; charset=utf-8", "csv");
+        check("text/markdown", "md");
+        check("audio/x-wav", "wav");
+        check("audio/flac", "flac");
+        check("video/webm", "webm");
+        check("application/vnd.example.report+json", "json");
+        check("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", "xlsx");
+        check("application/octet-stream", "bin");
+        check("a/../b", "bin");
+        check("", "bin");
     }
 
     #[test]
