@@ -105,11 +105,25 @@ fn typed(name: &str, text: &str, root: &Value, field: &Value) -> Result<Raw, Arg
         return Ok(raw(text));
     }
     if types.contains(&"array") {
+        if let Some(items) = json_items(text, root, field) {
+            return Ok(raw(&items));
+        }
         let parts: Vec<&str> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
         return typed_list(name, &parts, root, field);
     }
     let expected = or_list(&types);
     Err(ArgumentsError::WrongType { name: name.to_owned(), expected, value: text.to_owned() })
+}
+
+/// The items of a list that is given as JSON values, separated by commas, if all of them have the type of items.
+fn json_items(text: &str, root: &Value, field: &Value) -> Option<Vec<Raw>> {
+    let items: Vec<Raw> = serde_json::from_str(&format!("[{text}]")).ok()?;
+    let types = schema::types(root, &schema::resolve(root, field)["items"]);
+    let fit = |item: &Raw| {
+        let value: Option<Value> = serde_json::from_str(item.get()).ok();
+        value.is_some_and(|value| types.is_empty() || fits(&value, &types))
+    };
+    items.iter().all(fit).then_some(items)
 }
 
 fn typed_list(name: &str, values: &[&str], root: &Value, field: &Value) -> Result<Raw, ArgumentsError> {
@@ -143,6 +157,8 @@ mod tests {
                 "ratio": {"$ref": "#/$defs/Ratio"},
                 "on": {"type": "boolean"},
                 "values": {"type": "array", "items": {"type": "number"}},
+                "points": {"type": "array", "items": {"type": "object"}},
+                "words": {"type": "array", "items": {"type": "string"}},
                 "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
                 "any": {},
             },
@@ -169,6 +185,14 @@ mod tests {
         check_pairs(&["values=[1,2]"], r#"{"values":[1,2]}"#);
         check_pairs(&["values=1, 2.50"], r#"{"values":[1,2.50]}"#);
         check_pairs(&["values=1", "values=2"], r#"{"values":[1,2]}"#);
+        check_pairs(&[r#"points={"x":1,"y":2}"#], r#"{"points":[{"x":1,"y":2}]}"#);
+        check_pairs(&[r#"points={"x":1,"y":2}, {"x":3}"#], r#"{"points":[{"x":1,"y":2},{"x":3}]}"#);
+        check_pairs(
+            &[r#"points={"x":1,"y":2}"#, r#"points={"x":3,"y":4}"#],
+            r#"{"points":[{"x":1,"y":2},{"x":3,"y":4}]}"#,
+        );
+        check_pairs(&[r#"words="a, b","c""#], r#"{"words":["a, b","c"]}"#);
+        check_pairs(&["words=1,two"], r#"{"words":["1","two"]}"#);
         check_pairs(&["either=5", "any=x", "new=1"], r#"{"either":5,"any":"x","new":1}"#);
         check_pairs(&["either=five"], r#"{"either":"five"}"#);
     }
