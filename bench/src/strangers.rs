@@ -91,7 +91,9 @@ impl Attempts {
             match BrokerClient::connect_with(&self.url, AgentRef::new(*name), token, options).await {
                 Err(BrokerError::Auth { .. }) => {}
                 // The limit on unauthenticated connections was reached.
-                Err(BrokerError::Transport(_)) => tokio::time::sleep(Duration::from_millis(1)).await,
+                Err(BrokerError::Transport(_) | BrokerError::Busy { .. }) => {
+                    tokio::time::sleep(Duration::from_millis(1)).await
+                }
                 Err(error) => anyhow::bail!("attempt {number} ended with {error}"),
                 Ok(_) => anyhow::bail!("attempt {number} was accepted as {name}"),
             }

@@ -165,8 +165,11 @@ fn handshake_error(what: &str, error: WsError) -> BrokerError {
 fn refusal_error(Refusal { code, reason, .. }: Refusal) -> BrokerError {
     match code {
         Some(
-            ErrorCode::HelloTimeout | ErrorCode::ShuttingDown | ErrorCode::TooManyConnections | ErrorCode::CannotCheck,
-        ) => BrokerError::Transport(reason),
+            code @ (ErrorCode::HelloTimeout
+            | ErrorCode::ShuttingDown
+            | ErrorCode::TooManyConnections
+            | ErrorCode::CannotCheck),
+        ) => BrokerError::Busy { code, reason },
         code => BrokerError::Auth { code, reason },
     }
 }

@@ -28,6 +28,14 @@ pub enum BrokerError {
         /// The id of the rejected message or request, if it has one.
         id: Option<MsgId>,
     },
+    /// The broker accepts no connection at the moment, for example because a limit is reached. A later attempt may succeed.
+    #[error("the broker accepts no connection at the moment: {reason}")]
+    Busy {
+        /// Which limit or state prevents it.
+        code: ErrorCode,
+        /// The broker's explanation.
+        reason: String,
+    },
     /// There is no connection, or it was lost.
     #[error("no connection to the broker: {0}")]
     Transport(String),
@@ -64,7 +72,7 @@ impl BrokerError {
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Auth { code, .. } | Self::Rejected { code, .. } => *code,
-            Self::TokenWithheld { code, .. } => Some(*code),
+            Self::TokenWithheld { code, .. } | Self::Busy { code, .. } => Some(*code),
             _ => None,
         }
     }

@@ -52,6 +52,14 @@ pub fn reason(error: &io::Error) -> Option<String> {
         TlsError::InvalidCertificate(CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }) => {
             "its certificate is not valid yet; check the clock".into()
         }
+        // The error has no variant of its own.
+        TlsError::InvalidCertificate(other @ CertificateError::Other(_))
+            if format!("{other:?}").contains("CaUsedAsEndEntity") =>
+        {
+            "its certificate is marked as a CA, which a server's certificate must not be; make one with \
+             `-addext basicConstraints=critical,CA:FALSE` (docs/credentials.md has the whole command)"
+                .into()
+        }
         TlsError::InvalidMessage(_) => "the server does not speak TLS; use ws://".into(),
         TlsError::AlertReceived(alert) if rejects_client_certificate(*alert) => {
             format!("it rejected the client certificate ({alert:?}); check --client-cert")

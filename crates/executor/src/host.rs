@@ -111,7 +111,7 @@ impl McpProxyHost {
         let client = self.connect(false).await?;
         match run(client, options, &CancellationToken::new()).await {
             // A lost connection is not an error.
-            Ok(()) | Err(BrokerError::Transport(_) | BrokerError::Closed) => Ok(()),
+            Ok(()) | Err(BrokerError::Transport(_) | BrokerError::Busy { .. } | BrokerError::Closed) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

@@ -5,6 +5,7 @@ mod hint;
 use crate::arguments::ArgumentsError;
 use crate::config::ConfigFailure;
 use crate::output::print_error;
+use crate::reach::TokenOrigin;
 use crate::show::ShowError;
 use std::io;
 use std::net::SocketAddr;
@@ -30,6 +31,10 @@ pub enum Failure {
     Demo(#[from] toolbus_demo::DemoError),
     #[error("no token given, and none found in the data folder")]
     NoToken,
+    #[error("the broker at {url} does not accept {origin}: {reason}")]
+    WrongToken { url: String, origin: TokenOrigin, reason: String },
+    #[error("{url} is the endpoint of MCP clients, not the bus")]
+    McpEndpoint { url: String, bus: String },
     #[error("{} has a token but no broker.key, so the broker can't prove that the folder is its own", folder.display())]
     NoBrokerKey { folder: PathBuf },
     #[error("the host ended by a bug")]
@@ -40,7 +45,7 @@ pub enum Failure {
     Stdin(io::Error),
     #[error("can't write to standard output: {0}")]
     Stdout(io::Error),
-    #[error("the body is not JSON: {0}")]
+    #[error("{0}")]
     Body(#[from] BodyError),
     #[error("can't start: {0}")]
     Runtime(io::Error),
@@ -173,6 +178,7 @@ impl Failure {
             Self::Client(error) | Self::Host(toolbus_host::HostError::Bus(error)) => error.code(),
             Self::Broker(error) => error.code(),
             Self::Config(_) => Some(ErrorCode::BadConfig),
+            Self::WrongToken { .. } => Some(ErrorCode::BadCredentials),
             Self::HeldBackTool { .. } => Some(ErrorCode::HeldBack),
             Self::HostAway { .. } => Some(ErrorCode::HostAway),
             Self::HostOffline { .. } => Some(ErrorCode::HostOffline),

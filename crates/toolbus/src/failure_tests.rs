@@ -6,7 +6,7 @@ mod snapshot_file;
 
 use super::*;
 use snapshot_file::check_snapshot;
-use toolbus_protocol::MsgId;
+use toolbus_protocol::{Body, MsgId};
 
 /// Each code as the part of the system that reports it, the broker or a host, does.
 #[test]
@@ -29,6 +29,7 @@ fn the_errors_of_commands_are_as_reviewed() {
     let text = || "x".to_owned();
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
     let folder = || PathBuf::from("data");
+    let url = || "ws://127.0.0.1:7420/bus".to_owned();
     let file = || PathBuf::from("bob.token");
     let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
     let address = SocketAddr::from(([0, 0, 0, 0], 7420));
@@ -40,7 +41,13 @@ fn the_errors_of_commands_are_as_reviewed() {
         BrokerError::Address("no port".into()).into(),
         BrokerError::Timeout(limit).into(),
         BrokerError::Closed.into(),
+        BrokerError::Busy { code: ErrorCode::TooManyConnections, reason: "its share is used up".into() }.into(),
         Failure::NoToken,
+        Failure::WrongToken { url: url(), origin: TokenOrigin::Environment, reason: "invalid token".into() },
+        Failure::WrongToken { url: url(), origin: TokenOrigin::File(file()), reason: "invalid token".into() },
+        Failure::McpEndpoint { url: "http://127.0.0.1:7420/mcp".into(), bus: url() },
+        TokenError::Read { path: file(), source: denied() }.into(),
+        Body::parse("{").expect_err("no JSON").into(),
         Failure::NoBrokerKey { folder: folder() },
         Failure::HostPanicked,
         Failure::Listen { address, source: io::Error::from(io::ErrorKind::AddrInUse) },
@@ -60,7 +67,7 @@ fn the_errors_of_commands_are_as_reviewed() {
         Failure::NoToolsForRole { tool: tool(), role: Some("clerk".into()) },
         Failure::UnknownHost { host: text(), known: Vec::new() },
         Failure::UnknownHost { host: text(), known: names(&["desktop", "laptop"]) },
-        Failure::NoBroker { url: "ws://127.0.0.1:7420/bus".into() },
+        Failure::NoBroker { url: url() },
         Failure::OutFolder { folder: folder(), source: denied() },
         Failure::BrokerAway { tool: tool(), limit },
         Failure::HostAway { tool: tool(), host: host(), limit, never_online: true },

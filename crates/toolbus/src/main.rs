@@ -33,7 +33,8 @@ mod stop;
 mod table;
 
 use busy_poll::BusyPoll;
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -105,7 +106,8 @@ const NO_DECISION: u8 = 3;
 fn main() -> ExitCode {
     let command = match Args::try_parse() {
         Ok(args) => args.command,
-        Err(error) => {
+        Err(mut error) => {
+            suggest_no_hidden_command(&mut error);
             error.print().ok();
             // clap exits with 2 on wrong usage, but for `policy check` 2 is the decision "ask".
             let is_policy = std::env::args_os().nth(1).is_some_and(|word| word == "policy");
@@ -151,6 +153,20 @@ fn main() -> ExitCode {
             let code = failure::report(&error);
             failed.map_or(code, ExitCode::from)
         }
+    }
+}
+
+/// clap also suggests hidden commands, which are not for users.
+fn suggest_no_hidden_command(error: &mut clap::Error) {
+    let Some(ContextValue::Strings(names)) = error.remove(ContextKind::SuggestedSubcommand) else { return };
+    let command = Args::command();
+    let is_hidden = |name: &String| command.find_subcommand(name).is_some_and(clap::Command::is_hide_set);
+    let shown: Vec<String> = names.into_iter().filter(|name| !is_hidden(name)).collect();
+    if shown.is_empty() {
+        // An empty list would leave a blank line.
+        error.remove(ContextKind::Suggested);
+    } else {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(shown));
     }
 }
 

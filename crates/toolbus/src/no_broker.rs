@@ -2,9 +2,11 @@
 //! with an error after a timeout, so that the client does not hang.
 
 use crate::failure::Failure;
+use std::cell::RefCell;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
+use toolbus_client::BrokerError;
 use toolbus_mcp::{Id, Message, Outcome, Response, RpcError};
 use toolbus_protocol::ErrorCode;
 use toolbus_worker::StdioError;
@@ -19,6 +21,8 @@ pub struct RequestBuffer<'a> {
     input: &'a mut Input,
     output: &'a mut Output,
     url: String,
+    /// Why the last attempt to connect failed.
+    obstacle: &'a RefCell<Option<BrokerError>>,
     /// Complete lines, in order.
     lines: Vec<BufferedLine>,
     /// An incomplete line.
@@ -33,8 +37,13 @@ struct BufferedLine {
 }
 
 impl<'a> RequestBuffer<'a> {
-    pub fn new(input: &'a mut Input, output: &'a mut Output, url: String) -> Self {
-        Self { input, output, url, lines: Vec::new(), partial: Vec::new(), is_at_end: false }
+    pub fn new(
+        input: &'a mut Input,
+        output: &'a mut Output,
+        url: String,
+        obstacle: &'a RefCell<Option<BrokerError>>,
+    ) -> Self {
+        Self { input, output, url, obstacle, lines: Vec::new(), partial: Vec::new(), is_at_end: false }
     }
 
     /// Ends when standard input has ended and no request waits for an answer. Dropping the future loses no input.
@@ -98,6 +107,11 @@ impl<'a> RequestBuffer<'a> {
     }
 
     fn error(&self) -> RpcError {
+        if let Some(BrokerError::Busy { code, reason }) = &*self.obstacle.borrow() {
+            let message =
+                format!("the broker at {} accepts no connection: {reason}; the request was not forwarded", self.url);
+            return RpcError::bus(code.code(), message, code.hint());
+        }
         let message = format!("no broker at {}; the request was not forwarded", self.url);
         RpcError::bus(ErrorCode::HostAway.code(), message, "start it with `toolbus up` or `toolbus broker`")
     }

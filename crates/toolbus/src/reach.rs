@@ -2,29 +2,32 @@
 
 use crate::commands::broker::DEFAULT_PORT;
 use crate::config::{LocalBroker, local_broker};
+use crate::endpoint;
 use crate::failure::Failure;
 use crate::folders;
 use crate::output::print_error;
 use crate::roles::claimed_role_without_rules;
 use clap::Args;
 use std::env;
+use std::fmt;
 use std::fs;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toolbus_base::UnsafePath;
 use toolbus_broker::{OWN_NAME, TokenError, read_private_token, read_token};
-use toolbus_client::{BrokerClient, ClientOptions, TlsOptions, TokenScope};
+use toolbus_client::{BrokerClient, BrokerError, ClientOptions, TlsOptions, TokenScope};
 use toolbus_identity::read_broker_key;
-use toolbus_protocol::AgentRef;
+use toolbus_protocol::{AgentRef, ErrorCode};
 
 /// Timeout of the probe whether anything listens at the broker's address.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct BusArgs {
-    /// Address of the broker. Default: the one in toolbus.toml, or ws://127.0.0.1:7420/bus.
+    /// Address of the broker; HOST:PORT is short for ws://HOST:PORT/bus. Default: the one in toolbus.toml, or
+    /// ws://127.0.0.1:7420/bus.
     #[arg(long, global = true, env = "TOOLBUS_BROKER", value_name = "URL")]
     broker: Option<String>,
     /// File with the token. Default: TOOLBUS_TOKEN, or the token in the data folder of this user's broker on this
@@ -49,6 +52,28 @@ pub struct BusArgs {
 struct Credential {
     token: String,
     scope: TokenScope,
+    origin: TokenOrigin,
+}
+
+/// Where a token was found, for messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenOrigin {
+    /// In `TOOLBUS_TOKEN`.
+    Environment,
+    /// In a file.
+    File(PathBuf),
+    /// There is none: a client certificate is used.
+    Certificate,
+}
+
+impl fmt::Display for TokenOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Environment => f.write_str("the token in TOOLBUS_TOKEN"),
+            Self::File(file) => write!(f, "the token in {}", file.display()),
+            Self::Certificate => f.write_str("the client certificate"),
+        }
+    }
 }
 
 #[derive(Args)]
@@ -106,8 +131,9 @@ impl BusArgs {
     }
 
     /// The address of the broker.
-    pub fn url(&self) -> String {
-        self.broker.clone().unwrap_or_else(|| local_url(&local_broker().unwrap_or_default()))
+    pub fn url(&self) -> Result<String, Failure> {
+        let local = || Ok(local_url(&local_broker().unwrap_or_default()));
+        self.broker.as_deref().map_or_else(local, bus_url)
     }
 
     pub async fn connect(
@@ -127,14 +153,19 @@ impl BusArgs {
             let warning = role.and_then(|role| claimed_role_without_rules("--role", role, &roles));
             warning.into_iter().for_each(print_error);
         }
-        let url = self.broker.clone().unwrap_or_else(|| local_url(&local));
-        let Credential { token, scope: token_scope } = match self.credential(local_agent, local) {
+        let url = self.broker.as_deref().map_or_else(|| Ok(local_url(&local)), bus_url)?;
+        let Credential { token, scope: token_scope, origin } = match self.credential(local_agent, local) {
             // Without a broker there is no token either, and the missing broker is the error to report.
             Err(Failure::NoToken) if !is_listening(&url).await => return Err(Failure::NoBroker { url }),
             credential => credential?,
         };
         let options = ClientOptions { reconnect, tls: self.tls(), token_scope, ..ClientOptions::default() };
-        Ok(BrokerClient::connect_with(&url, agent, &token, options).await?)
+        BrokerClient::connect_with(&url, agent, &token, options).await.map_err(|error| match error {
+            BrokerError::Auth { code: Some(ErrorCode::BadCredentials), reason } => {
+                Failure::WrongToken { url, origin, reason }
+            }
+            error => error.into(),
+        })
     }
 
     fn tls(&self) -> TlsOptions {
@@ -146,24 +177,26 @@ impl BusArgs {
     }
 
     fn credential(&self, local_agent: LocalAgent, local: LocalBroker) -> Result<Credential, Failure> {
-        if let Some(token) = self.given_token()? {
+        if let Some((token, origin)) = self.given_token()? {
             let scope = if self.insecure { TokenScope::Anywhere } else { TokenScope::EncryptedOrLoopback };
-            return Ok(Credential { token, scope });
+            return Ok(Credential { token, scope, origin });
         }
         // With a token as well, the broker would authenticate the client by the token.
         if self.client_cert.is_some() {
-            return Ok(Credential { token: String::new(), scope: TokenScope::EncryptedOrLoopback });
+            let scope = TokenScope::EncryptedOrLoopback;
+            return Ok(Credential { token: String::new(), scope, origin: TokenOrigin::Certificate });
         }
         found_credential(local_agent, &folders::data_root(local.data)?)
     }
 
     /// From a file or the environment, never from the command line, which every user of the machine can read.
-    fn given_token(&self) -> Result<Option<String>, Failure> {
+    fn given_token(&self) -> Result<Option<(String, TokenOrigin)>, Failure> {
         if let Some(file) = &self.token_file {
-            return Ok(Some(read_given_token(file)?));
+            return Ok(Some((read_given_token(file)?, TokenOrigin::File(file.clone()))));
         }
         let token = env::var("TOOLBUS_TOKEN").unwrap_or_default();
-        Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()))
+        let token = token.trim();
+        Ok((!token.is_empty()).then(|| (token.to_owned(), TokenOrigin::Environment)))
     }
 }
 
@@ -181,14 +214,36 @@ pub fn read_given_token(file: &Path) -> Result<String, Failure> {
 /// of another author, and another program may listen there.
 fn found_credential(local_agent: LocalAgent, folder: &Path) -> Result<Credential, Failure> {
     for file in local_agent.token_files() {
-        let token = match read_private_token(&folder.join(file)) {
-            Err(TokenError::Read { source, .. }) if UnsafePath::in_chain(&source).is_none() => continue,
+        let file = folder.join(file);
+        let token = match read_private_token(&file) {
+            Err(TokenError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => continue,
             token => token?,
         };
         let key = read_broker_key(folder)?.ok_or_else(|| Failure::NoBrokerKey { folder: folder.to_owned() })?;
-        return Ok(Credential { token, scope: TokenScope::Holder(key) });
+        return Ok(Credential { token, scope: TokenScope::Holder(key), origin: TokenOrigin::File(file) });
     }
     Err(Failure::NoToken)
+}
+
+/// A given address as the client takes it. HOST:PORT is enough, and the scheme of a web address is translated.
+fn bus_url(given: &str) -> Result<String, Failure> {
+    let (scheme, rest) = match given.split_once("://") {
+        Some(("http", rest)) => ("ws", rest),
+        Some(("https", rest)) => ("wss", rest),
+        Some((scheme, rest)) => (scheme, rest),
+        None => ("ws", given),
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if let Some(before) = path.trim_end_matches('/').strip_suffix(endpoint::PATH) {
+        let bus = format!("{scheme}://{authority}{before}/bus");
+        return Err(Failure::McpEndpoint { url: given.to_owned(), bus });
+    }
+    if given.contains("://") {
+        return Ok(format!("{scheme}://{rest}"));
+    }
+    let has_port = authority.rsplit(']').next().is_some_and(|end| end.contains(':'));
+    let port = if has_port { String::new() } else { format!(":{DEFAULT_PORT}") };
+    Ok(format!("ws://{authority}{port}{}", if path.len() > 1 { path } else { "/bus" }))
 }
 
 async fn is_listening(url: &str) -> bool {
@@ -231,5 +286,35 @@ pub fn in_role(agent: AgentRef, role: Option<String>) -> AgentRef {
     match role {
         Some(role) => agent.with_role(role),
         None => agent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_needs_neither_scheme_nor_path() {
+        let check = |given: &str, expected: &str| assert_eq!(bus_url(given).expect("an address"), expected);
+        check("127.0.0.1:7420", "ws://127.0.0.1:7420/bus");
+        check("localhost", "ws://localhost:7420/bus");
+        check("[::1]:7421/", "ws://[::1]:7421/bus");
+        check("[::1]", "ws://[::1]:7420/bus");
+        check("bus.example:80/inner/bus", "ws://bus.example:80/inner/bus");
+        check("http://127.0.0.1:7420", "ws://127.0.0.1:7420");
+        check("https://bus.example/bus", "wss://bus.example/bus");
+        check("wss://bus.example:7420/bus", "wss://bus.example:7420/bus");
+    }
+
+    #[test]
+    fn the_mcp_endpoint_is_refused_with_the_address_of_the_bus() {
+        for (given, expected) in [
+            ("http://127.0.0.1:7420/mcp", "ws://127.0.0.1:7420/bus"),
+            ("https://bus.example/inner/mcp/", "wss://bus.example/inner/bus"),
+            ("127.0.0.1:7420/mcp", "ws://127.0.0.1:7420/bus"),
+        ] {
+            let refused = bus_url(given);
+            assert!(matches!(&refused, Err(Failure::McpEndpoint { bus, .. }) if bus == expected), "{refused:?}");
+        }
     }
 }

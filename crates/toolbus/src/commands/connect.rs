@@ -8,6 +8,7 @@ use crate::no_broker::RequestBuffer;
 use crate::reach::{BusArgs, LocalAgent, in_role, own_mailbox};
 use crate::stop::stop_signal;
 use clap::Args;
+use std::cell::RefCell;
 use std::io::Cursor;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -54,9 +55,10 @@ const WARN_INTERVAL: Backoff = Backoff::new(Duration::from_secs(1), Duration::fr
 pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
     let stop = stop_signal()?;
     let (mut input, mut output) = (stdin(), stdout());
-    let mut buffer = RequestBuffer::new(&mut input, &mut output, args.bus.url());
+    let obstacle = RefCell::new(None);
+    let mut buffer = RequestBuffer::new(&mut input, &mut output, args.bus.url()?, &obstacle);
     let client = tokio::select! {
-        client = connect(&args) => client?,
+        client = connect(&args, &obstacle) => client?,
         ended = buffer.run() => return ended,
         () = stop.cancelled() => return Ok(()),
     };
@@ -72,15 +74,20 @@ pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
     Ok(serve_streams(worker, Cursor::new(buffered).chain(input), output, options).await?)
 }
 
-/// Retries without a time limit: the client that started this process decides how long to wait.
-async fn connect(args: &ConnectArgs) -> Result<BrokerClient, Failure> {
+/// Retries without a time limit: the client that started this process decides how long to wait. Notes why the last
+/// attempt failed.
+async fn connect(args: &ConnectArgs, obstacle: &RefCell<Option<BrokerError>>) -> Result<BrokerClient, Failure> {
     let name = args.id.clone().unwrap_or_else(|| own_mailbox("connect"));
     let me = in_role(AgentRef::new(name), args.role.clone());
     let (mut backoff, mut warn_interval) = (BACKOFF, WARN_INTERVAL);
     let mut warn_at = Instant::now();
     loop {
         let failure = match args.bus.connect(LocalAgent::Worker, me.clone(), true).await {
-            Err(failure @ (Failure::Client(BrokerError::Transport(_)) | Failure::NoBroker { .. })) => failure,
+            Err(Failure::Client(error @ (BrokerError::Transport(_) | BrokerError::Busy { .. }))) => {
+                *obstacle.borrow_mut() = Some(error.clone());
+                error.into()
+            }
+            Err(failure @ Failure::NoBroker { .. }) => failure,
             outcome => return outcome,
         };
         if Instant::now() >= warn_at {

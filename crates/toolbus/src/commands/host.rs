@@ -47,7 +47,7 @@ pub async fn run(args: HostArgs) -> Result<(), Failure> {
         false => hosting.name.clone(),
     };
     let named = if me == OWN_NAME { String::new() } else { format!(" as {me:?}") };
-    print_startup(&format!("hosting {}{named}\nfor the broker at {}", hosting.server_names(), args.bus.url()));
+    print_startup(&format!("hosting {}{named}\nfor the broker at {}", hosting.server_names(), args.bus.url()?));
     let (state, data) = (args.hosting.state_folder(&config), config.data.clone());
     let policy = Arc::clone(&hosting.options.policy);
     tokio::spawn(reload::for_host(args.hosting, config, mode, policy, stop.clone()));

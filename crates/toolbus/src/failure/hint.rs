@@ -2,7 +2,10 @@
 
 use super::{Failure, ROLE_HINT};
 use crate::arguments::ArgumentsError;
+use crate::reach::TokenOrigin;
+use std::io;
 use toolbus_base::or_list;
+use toolbus_broker::TokenError;
 use toolbus_client::BrokerError;
 use toolbus_journal::{JournalError, OpenError};
 use toolbus_protocol::ErrorCode;
@@ -22,6 +25,10 @@ impl Failure {
                 Some(format!("name a tool; read-only ones are: {}", read_only.join(", ")))
             }
             Self::UnknownHost { known, .. } if !known.is_empty() => Some(format!("known hosts: {}", known.join(", "))),
+            Self::McpEndpoint { bus, .. } => Some(format!(
+                "give the address of the bus, --broker {bus}; the URL that ends in /mcp is for clients that speak MCP over \
+                 HTTP"
+            )),
             other => other.fixed_hint().map(str::to_owned),
         }
     }
@@ -96,6 +103,9 @@ impl Failure {
             {
                 Some(ErrorCode::DamagedIdentity.hint())
             }
+            Self::Journal { source: JournalError::Open(error), .. } if matches!(**error, OpenError::Io { .. }) => {
+                Some("the host's user has to own the folder and be able to write to it; choose another with --state")
+            }
             Self::Journal { .. } => Some(
                 "is another host running with the same folder? Otherwise check the disk; never copy a journal to another \
                  host",
@@ -125,6 +135,17 @@ impl Failure {
                 Some("restart the broker of that folder, which creates the key; or give the token with --token-file")
             }
             Self::HostPanicked => Some("start it again, and report the panic in the log; no call is lost or run twice"),
+            Self::WrongToken { origin: TokenOrigin::Certificate, .. } => {
+                Some("check --client-cert, and [auth.certificates] in the broker's toolbus.toml")
+            }
+            Self::WrongToken { .. } => Some(
+                "it may be the token of another broker or a part of one; on the broker's machine, `toolbus agent list` \
+                 shows the agents and `toolbus agent rotate NAME` issues a new token",
+            ),
+            Self::Token(TokenError::Read { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => Some(
+                "the file belongs to another user: run the command as that user, or give a token of your own with \
+                 --token-file or TOOLBUS_TOKEN",
+            ),
             Self::NoToken | Self::Token(_) => {
                 Some("set TOOLBUS_TOKEN or give --token-file; the broker prints the file's path at start")
             }

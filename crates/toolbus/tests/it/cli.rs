@@ -95,7 +95,7 @@ async fn errors_have_a_reason_a_code_and_a_hint() {
             assert!(stderr.contains(part), "{args:?} should print {part:?}, but prints: {stderr}");
         }
     };
-    check(&["send", "--to", "bob", "--body", "hello"], &["not JSON", "hint: quote"]).await;
+    check(&["send", "--to", "bob", "--body", "hello"], &["not valid JSON", "hint: quote"]).await;
     check(&["send", "--to", "../bob"], &["slash"]).await;
     check(&["ps", "--broker", "ws://127.0.0.1:1/bus"], &["can't reach", "toolbus up"]).await;
     check(&["ps", "--broker", "http://127.0.0.1:1"], &["ws://"]).await;

@@ -39,3 +39,4 @@ mod tables_neutralise_control_characters;
 mod token_scope;
 mod tokens_stay_home;
 mod up;
+mod words;
