@@ -13,6 +13,7 @@ mod cli;
 mod client;
 mod configuration;
 mod credentials;
+mod data_folder;
 mod deny_by_default;
 mod fidelity;
 mod files_are_private_and_links_are_refused;
