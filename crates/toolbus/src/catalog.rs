@@ -172,6 +172,18 @@ impl KnownTool<'_> {
         schema().unwrap_or(Value::Bool(true))
     }
 
+    /// The title that the server gives the tool, if it differs from its name.
+    pub fn title(&self) -> Option<String> {
+        let annotations =
+            || Members::of(Members::of(Some(self.definition)).ok()?.get("annotations")).ok()?.text("title");
+        self.text("title").or_else(annotations).filter(|title| *title != self.name())
+    }
+
+    /// A schema of the definition, `inputSchema` or `outputSchema`.
+    pub fn schema(&self, member: &str) -> Option<Raw> {
+        Members::of(Some(self.definition)).ok()?.get(member).cloned()
+    }
+
     /// The tool's annotations in words. The protocol's defaults for missing annotations are not shown.
     pub fn hints(&self) -> Vec<&'static str> {
         let annotations = || -> Option<Value> {

@@ -94,6 +94,8 @@ pub enum Failure {
     NoBroker { url: String },
     #[error("can't use the folder {}: {source}", folder.display())]
     OutFolder { folder: PathBuf, source: io::Error },
+    #[error("{reason}; the deadline of {limit:?} has passed, and {tool} was not run")]
+    NoConnection { tool: String, limit: Duration, reason: String },
     #[error("the broker is away, and the deadline of {limit:?} has passed; whether {tool} was run is unknown")]
     BrokerAway { tool: String, limit: Duration },
     #[error("host {host} is away, and the deadline of {limit:?} has passed; {}", run_state(tool, *never_online))]
@@ -156,7 +158,7 @@ pub enum Failure {
     ForeignAuditLog { folder: PathBuf },
     #[error("no audit log in {}", folder.display())]
     NoAuditLog { folder: PathBuf },
-    #[error("{tool} asks for input, which `toolbus call` can't provide")]
+    #[error("{tool} asks for input, which `toolbus call` can provide only in a terminal")]
     InputRequired { tool: String },
 }
 

@@ -69,6 +69,7 @@ fn the_errors_of_commands_are_as_reviewed() {
         Failure::UnknownHost { host: text(), known: names(&["desktop", "laptop"]) },
         Failure::NoBroker { url: url() },
         Failure::OutFolder { folder: folder(), source: denied() },
+        Failure::NoConnection { tool: tool(), limit, reason: "connection refused".into() },
         Failure::BrokerAway { tool: tool(), limit },
         Failure::HostAway { tool: tool(), host: host(), limit, never_online: true },
         Failure::HostAway { tool: tool(), host: host(), limit, never_online: false },

@@ -27,6 +27,7 @@ mod reach;
 mod reload;
 mod roles;
 mod schema;
+mod schema_text;
 mod send_rules;
 mod show;
 mod stop;

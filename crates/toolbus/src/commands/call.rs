@@ -3,6 +3,10 @@
 //! Exit code: 0 for a result of the tool, 1 for an error of the tool or its server, 2 for any other error (of the bus
 //! or the arguments), 130 if cancelled by Ctrl-C or SIGTERM.
 
+mod elicit;
+mod waiting;
+
+use self::elicit::InputRequired;
 use super::outcome::{OutputOptions, report};
 use super::{detach, parse_duration};
 use crate::arguments;
@@ -13,7 +17,7 @@ use crate::held_back;
 use crate::output::print_error;
 use crate::progress::Progress;
 use crate::queue;
-use crate::reach::{LocalAgent, ReachArgs, transient_agent};
+use crate::reach::ReachArgs;
 use crate::stop::StopSignals;
 use crate::table::age;
 use clap::Args;
@@ -23,6 +27,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use toolbus_base::terminal_line;
 use toolbus_client::{BrokerError, Call, CallItem, MultiplexedClient, SendOptions};
 use toolbus_mcp::{
@@ -85,7 +90,8 @@ const CANCELLED: u8 = 130;
 pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     // Parse the arguments before connecting.
     let given = args.arguments.clone().map(read_arguments).transpose()?;
-    let client = args.reach.connect(LocalAgent::Worker, transient_agent(args.role.clone()), true).await?;
+    let until = Instant::now() + args.deadline;
+    let client = waiting::connect(&args, until).await?;
     let mut catalog = Catalog::fetch_for(&client, args.host.as_deref(), &args.tool).await?;
     let client = client.into_multiplexed();
     if args.host.is_some() {
@@ -100,12 +106,13 @@ pub async fn run(args: CallArgs) -> Result<ExitCode, Failure> {
     if args.detach {
         let wish = TaskWish { ttl_ms: args.ttl.map(|ttl| ttl.as_millis() as u64) };
         let fail_fast = is_fail_fast(&args, &tool);
-        let started = detach::start(&client, &tool, params(&args.tool, arguments), (wish, fail_fast), &output).await;
+        let params = params(&args.tool, arguments, toolbus_mcp::empty_object());
+        let started = detach::start(&client, &tool, params, (wish, fail_fast), &output).await;
         client.close().await;
         return started;
     }
     let session = uuid::Uuid::new_v4().to_string();
-    let ended = exchange(&client, &args, &tool, &session, arguments).await;
+    let ended = rounds(&client, &args, &tool, &session, (arguments, until)).await;
     // A call that never reached the host opened no session there.
     if !matches!(ended, Err(Failure::HostOffline { .. })) {
         let close = HostRequest::Close { session };
@@ -153,12 +160,38 @@ enum Ended {
     Cancelled,
 }
 
+/// Calls the tool, and again with the answers each time that it asks the person for input.
+async fn rounds(
+    client: &MultiplexedClient,
+    args: &CallArgs,
+    tool: &KnownTool<'_>,
+    session: &str,
+    (arguments, until): (Raw, Instant),
+) -> Result<Ended, Failure> {
+    let mut params = params(&args.tool, arguments, elicit::capabilities());
+    for _ in 0..elicit::MAX_ROUNDS {
+        let limit = until.saturating_duration_since(Instant::now());
+        let outcome = match exchange(client, args, tool, session, (params.clone(), limit)).await? {
+            Ended::Outcome(outcome) => outcome,
+            Ended::Cancelled => return Ok(Ended::Cancelled),
+        };
+        let Some(input) = InputRequired::of(&outcome) else { return Ok(Ended::Outcome(outcome)) };
+        let asking = tokio::time::timeout_at(until, input.ask(&args.tool, &params)).await;
+        let late = |_| Failure::CallTimeout { tool: args.tool.clone(), limit: args.deadline };
+        match asking.map_err(late)?? {
+            Some(answered) => params = answered,
+            None => return Ok(Ended::Cancelled),
+        }
+    }
+    Err(Failure::BadReply(format!("{} asked for input {} times", args.tool, elicit::MAX_ROUNDS)))
+}
+
 async fn exchange(
     client: &MultiplexedClient,
     args: &CallArgs,
     tool: &KnownTool<'_>,
     session: &str,
-    arguments: Raw,
+    (params, limit): (Raw, Duration),
 ) -> Result<Ended, Failure> {
     let mut progress = Progress::new(args.reach.json);
     let fail_fast = is_fail_fast(args, tool);
@@ -170,13 +203,13 @@ async fn exchange(
         session: session.to_owned(),
         client: ClientHello::modern(),
         method: "tools/call".into(),
-        params: Some(params(&args.tool, arguments)),
+        params: Some(params),
         task: None,
     });
     let message = message(client, &request)?;
     // A signal right after the call was sent has to cancel it.
     let stop = StopSignals::listen()?;
-    let mut call = client.start_call(&tool.host.name, message, args.deadline).await?;
+    let mut call = client.start_call(&tool.host.name, message, limit).await?;
     if !tool.host.online {
         let (host, since) = (&tool.host.name, age(tool.host.since_ms));
         let position = queue::messages_ahead(client, host, &call.id())
@@ -254,7 +287,7 @@ async fn follow(
                 call.cancel();
                 progress.stop();
                 progress.say("cancelling; press Ctrl-C again to exit at once");
-                exit_at = Some(tokio::time::Instant::now() + CANCEL_TIMEOUT);
+                exit_at = Some(Instant::now() + CANCEL_TIMEOUT);
             }
             () = timeout => return Ok(Ended::Cancelled),
         }
@@ -302,11 +335,10 @@ fn show_event(body: &Body, progress: &mut Progress) {
     }
 }
 
-pub fn params(tool: &str, arguments: Raw) -> Raw {
+pub fn params(tool: &str, arguments: Raw, capabilities: Raw) -> Raw {
     let me = raw(&json!({"name": "toolbus", "title": "toolbus call", "version": env!("CARGO_PKG_VERSION")}));
     let mut meta_members = Members::default();
-    // No client capabilities: the command can't answer elicitation or sampling.
-    for (name, value) in meta::modern(MODERN_VERSION, toolbus_mcp::empty_object(), Some(me)) {
+    for (name, value) in meta::modern(MODERN_VERSION, capabilities, Some(me)) {
         meta_members.set(name, value);
     }
     meta_members.set(meta::PROGRESS_TOKEN, raw(PROGRESS_TOKEN));

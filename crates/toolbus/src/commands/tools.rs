@@ -1,4 +1,7 @@
-//! `toolbus tools`: lists the tools of all hosts, and reports hosts that are away and servers that are down.
+//! `toolbus tools`: lists the tools of all hosts, and reports hosts that are away and servers that are down. With a name,
+//! shows one tool.
+
+mod one;
 
 use crate::catalog::{Catalog, KnownHost, KnownTool};
 use crate::failure::{Failure, ROLE_HINT, caller_description};
@@ -13,6 +16,9 @@ use toolbus_mcp::{Members, Raw, ServerManifest, ServerState, raw};
 
 #[derive(Args)]
 pub struct ToolsArgs {
+    /// Show only this tool, with its arguments.
+    #[arg(value_name = "TOOL")]
+    tool: Option<String>,
     /// List only the tools of this host.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
@@ -25,8 +31,18 @@ pub struct ToolsArgs {
 
 pub async fn run(args: ToolsArgs) -> Result<(), Failure> {
     let client = args.reach.connect(LocalAgent::Worker, transient_agent(args.role.clone()), false).await?;
-    let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
     let role = client.me().role.map(|role| role.to_string());
+    if let Some(tool) = &args.tool {
+        let catalog = Catalog::fetch_for(&client, args.host.as_deref(), tool).await?;
+        client.close().await;
+        let tool = catalog.tool(tool, role.as_deref())?;
+        return print_line(&if args.reach.json {
+            tool_json(tool).get().to_owned()
+        } else {
+            one::as_text(tool, terminal_width())
+        });
+    }
+    let catalog = Catalog::fetch(&client, args.host.as_deref()).await?;
     client.close().await;
     if args.reach.json {
         return print_line(&as_json(&catalog));
@@ -35,16 +51,6 @@ pub async fn run(args: ToolsArgs) -> Result<(), Failure> {
 }
 
 fn as_json(catalog: &Catalog) -> String {
-    let tool = |tool: KnownTool<'_>| {
-        raw(&ToolJson {
-            name: tool.name(),
-            server: tool.server.name.clone(),
-            host: tool.host.name.clone(),
-            online: tool.host.online,
-            hints: tool.hints(),
-            definition: tool.definition.clone(),
-        })
-    };
     let server = |(host, server): (&KnownHost, &ServerManifest)| {
         json!({
             "name": server.name, "host": host.name, "state": server.state, "down": server.down, "eras": server.eras,
@@ -59,10 +65,21 @@ fn as_json(catalog: &Catalog) -> String {
     };
     let servers = catalog.hosts.iter().flat_map(|host| host.manifest.servers.iter().map(move |server| (host, server)));
     let mut members = Members::default();
-    members.set("tools", raw(&catalog.tools().map(tool).collect::<Vec<_>>()));
+    members.set("tools", raw(&catalog.tools().map(tool_json).collect::<Vec<_>>()));
     members.set("servers", raw(&servers.map(server).collect::<Vec<_>>()));
     members.set("hosts", raw(&catalog.hosts.iter().map(host).collect::<Vec<_>>()));
     members.into_raw().get().to_owned()
+}
+
+fn tool_json(tool: KnownTool<'_>) -> Raw {
+    raw(&ToolJson {
+        name: tool.name(),
+        server: tool.server.name.clone(),
+        host: tool.host.name.clone(),
+        online: tool.host.online,
+        hints: tool.hints(),
+        definition: tool.definition.clone(),
+    })
 }
 
 #[derive(Serialize)]

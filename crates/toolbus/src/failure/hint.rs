@@ -64,10 +64,10 @@ impl Failure {
             Self::ToolFailed { .. } => Some("`toolbus call` with the same arguments shows the error"),
             Self::NoBenchTool { .. } => Some("name a tool that may be called many times"),
             Self::Arguments(ArgumentsError::Refused { .. } | ArgumentsError::UnknownName { .. }) => {
-                Some("`toolbus tools --json` shows the tool's schema; --no-check sends the arguments unchecked")
+                Some("`toolbus tools TOOL` shows its arguments; --no-check sends the arguments unchecked")
             }
             Self::Arguments(ArgumentsError::WrongType { .. }) => {
-                Some("`toolbus tools --json` shows the tool's schema, with the type of every argument")
+                Some("`toolbus tools TOOL` shows the arguments of the tool and their types")
             }
             Self::Arguments(ArgumentsError::Repeated { .. }) => Some("give it once; only lists take several values"),
             Self::Arguments(ArgumentsError::NoValue(_)) => Some("for example --arg zone=Europe/Berlin"),
@@ -82,6 +82,7 @@ impl Failure {
                 Some("the user of the service has to own the folder; choose another with --data or --state")
             }
             Self::OutFolder { .. } => Some("choose another folder for files with --out"),
+            Self::NoConnection { .. } => Some("start the broker again, or wait longer with --deadline"),
             Self::BrokerAway { .. } => {
                 Some("start the broker again; check whether the tool had its effect before you repeat the call")
             }
@@ -123,9 +124,10 @@ impl Failure {
             }
             Self::ForeignAuditLog { .. } => Some("run the command as the user of the service, who has to read the key"),
             Self::NoAuditLog { .. } => Some("give the broker's data folder with --data, or a host's own with --state"),
-            Self::InputRequired { .. } => {
-                Some("call it through `toolbus connect` from an MCP client that supports elicitation")
-            }
+            Self::InputRequired { .. } => Some(
+                "run `toolbus call` in a terminal, or call it through `toolbus connect` from an MCP client that supports \
+                 elicitation",
+            ),
             Self::Client(BrokerError::Transport(_)) => Some("is the broker running? start one with `toolbus up`"),
             Self::Client(BrokerError::Address(_)) => Some("an address looks like ws://127.0.0.1:7420/bus"),
             Self::Client(BrokerError::Timeout(_)) => {

@@ -207,3 +207,21 @@ async fn a_broker_without_a_host_reads_listen_and_data_from_its_configuration() 
         &["none.toml", "can't be read"],
     );
 }
+
+#[tokio::test]
+async fn a_call_waits_for_a_broker_that_is_away_from_the_start() {
+    let mut instance = UpInstance::start(&[]).await.settled().await;
+    let address = instance.address().to_owned();
+    instance.child.kill().await.expect("it runs");
+    let late = instance.run(&["call", "now", "--deadline", "300ms"]).await;
+    late.check(2, &[], &["the deadline of 300ms has passed, and now was not run", "start the broker again"]);
+    instance.run(&["call", "now", "--fail-fast"]).await.check(2, &[], &["is the broker running?"]);
+    let mut call = instance.command(&["call", "now"]);
+    let mut call = call.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    let mut log = BufReader::new(call.stderr.take().expect("a pipe")).lines();
+    soon("the notice", log.next_line()).await.expect("text").expect("a line");
+    let mut up = toolbus(instance.folder.path());
+    let _up = up.args(["up", "--listen", &address]).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let output = soon("the answer", call.wait_with_output()).await.expect("an exit status");
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("UTC"), "{output:?}");
+}

@@ -149,7 +149,8 @@ async fn exit_codes_distinguish_tool_errors_from_other_errors() {
     instance.run(&["tools", "--host", "nohost"]).await.check(1, &[], &["no host \"nohost\"", "known hosts: host"]);
     instance.run(&["call", "now", "{zone}"]).await.check(2, &[], &["not JSON", "hint: quote"]);
     instance.run(&["call", "now", "{}", "--arg", "a=b"]).await.check(2, &[], &["cannot be used with"]);
-    instance.run(&["call", "now", "--broker", "ws://127.0.0.1:1/bus"]).await.check(2, &[], &["can't reach"]);
+    let nowhere = ["call", "now", "--broker", "ws://127.0.0.1:1/bus", "--fail-fast"];
+    instance.run(&nowhere).await.check(2, &[], &["can't reach"]);
 }
 
 #[tokio::test]

@@ -150,7 +150,7 @@ impl Path<'_> {
             session: self.session.clone(),
             client: ClientHello::modern(),
             method: "tools/call".into(),
-            params: Some(call::params(self.name, self.arguments.clone())),
+            params: Some(call::params(self.name, self.arguments.clone(), toolbus_mcp::empty_object())),
             task: None,
         });
         let host = &self.tool.host.name;
