@@ -9,6 +9,7 @@ mod bus;
 mod bus_text;
 mod era;
 mod error;
+mod id_scan;
 mod manifest;
 mod members;
 mod message;
@@ -26,6 +27,7 @@ pub use bus::{
 };
 pub use era::{Era, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSION, MODERN_VERSIONS};
 pub use error::{RpcError, codes};
+pub use id_scan::{IdScan, ScannedId};
 pub use manifest::{Down, HostManifest, ServerManifest, ServerState, SomeTools};
 pub use members::{Members, MembersError, member_text};
 pub use message::{Id, Message, MessageError, Notification, Outcome, Request, Response};

@@ -1,7 +1,7 @@
 //! Entry points for the fuzz targets.
 
 use crate::http::sse::SseParser;
-use crate::stdio::scan::IdScan;
+use toolbus_mcp::IdScan;
 
 pub use crate::http::sse::SseItem;
 

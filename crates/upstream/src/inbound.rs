@@ -12,7 +12,9 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
-use toolbus_mcp::{Id, Message, MessageError, Notification, Outcome, Request, Response, RpcError, codes};
+use toolbus_mcp::{
+    Id, IdScan, Message, MessageError, Notification, Outcome, Request, Response, RpcError, ScannedId, codes,
+};
 
 /// How long the reader waits for a caller or the owner to read. Then it continues: backpressure from one of them must
 /// not block the others.
@@ -205,7 +207,7 @@ impl Inbound {
 
     /// An invalid message may still have the id of a call, which then ends with an error instead of hanging.
     fn invalid(&self, error: MessageError, text: &str, origin: Origin) -> Reaction {
-        let mut scan = crate::stdio::scan::IdScan::default();
+        let mut scan = IdScan::default();
         scan.feed(text.as_bytes());
         let found = scan.finish();
         let is_json = text.trim_start().starts_with('{') && found.balanced;
@@ -226,7 +228,7 @@ impl Inbound {
     }
 
     /// Handles a message over the limit, of which only the scan result is known.
-    pub fn too_large(&self, found: crate::stdio::scan::Found, limit: usize) -> Reaction {
+    pub fn too_large(&self, found: ScannedId, limit: usize) -> Reaction {
         increment(&self.counters.too_large);
         let id = found.id.as_ref().and_then(Id::from_raw);
         match (id, found.has_method) {

@@ -1,8 +1,8 @@
 //! Splits a byte stream into lines. A line over the limit is not buffered, only scanned for its id.
 
-use super::scan::{Found, IdScan};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
+use toolbus_mcp::{IdScan, ScannedId};
 
 const READ_BYTES: usize = 64 << 10;
 
@@ -17,7 +17,7 @@ pub(super) struct Lines<R> {
 
 pub(super) enum Line {
     Text(Bytes),
-    TooLong(Found),
+    TooLong(ScannedId),
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {

@@ -2,7 +2,6 @@
 
 mod lines;
 mod reader;
-pub(crate) mod scan;
 mod writer;
 
 use crate::config::{ServerConfig, TransportConfig};

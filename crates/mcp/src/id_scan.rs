@@ -1,14 +1,15 @@
 //! Finds the id of a JSON-RPC message without buffering it: for messages that are too long or invalid. A state machine
 //! over bytes; it considers only the members of the outermost object.
 
-use toolbus_mcp::Raw;
+use crate::Raw;
 
-/// Longer ids are not expected from any server.
+/// Longer ids are not expected from any peer.
 const MAX_ID_BYTES: usize = 256;
 const MAX_KEY_BYTES: usize = 16;
 
+/// The state of a scan.
 #[derive(Default)]
-pub(crate) struct IdScan {
+pub struct IdScan {
     depth: usize,
     state: State,
     escaped: bool,
@@ -37,15 +38,20 @@ enum Key {
     Other,
 }
 
-pub(crate) struct Found {
+/// What a scan found in a message.
+pub struct ScannedId {
+    /// The last id of the outermost object.
     pub id: Option<Raw>,
+    /// Whether it has a method, so that it is a request or a notification.
     pub has_method: bool,
     /// Whether all brackets are closed.
     pub balanced: bool,
+    /// The size of the message.
     pub bytes: u64,
 }
 
 impl IdScan {
+    /// Scans the next part of the message.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         for &byte in bytes {
@@ -56,11 +62,12 @@ impl IdScan {
         }
     }
 
-    pub fn finish(self) -> Found {
+    /// The result, after the last part.
+    pub fn finish(self) -> ScannedId {
         let id = self.id.and_then(|id| String::from_utf8(id).ok());
         let id = id.and_then(|id| Raw::parse(id.trim()).ok());
         let balanced = self.depth == 0 && self.state == State::Between && !self.broken;
-        Found { id, has_method: self.has_method, balanced, bytes: self.bytes }
+        ScannedId { id, has_method: self.has_method, balanced, bytes: self.bytes }
     }
 
     fn in_string(&mut self, byte: u8) {
