@@ -100,6 +100,12 @@ pub fn input_share_full() -> RpcError {
     RpcError::bus(ErrorCode::ShareFull.code(), message, "send fewer large requests at a time")
 }
 
+pub fn message_too_large(limit: usize) -> RpcError {
+    let hint = "send less in one message, for example a path or a URI instead of the content";
+    let data = json!({"code": ErrorCode::FrameTooLarge.code(), "hint": hint});
+    RpcError::new(codes::INVALID_REQUEST, format!("Invalid request: message larger than {limit} bytes")).with_data(data)
+}
+
 pub fn session_unknown() -> RpcError {
     let data =
         json!({"code": ErrorCode::SessionUnknown.code(), "hint": "send initialize again, without the session header"});

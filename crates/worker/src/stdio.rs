@@ -7,6 +7,7 @@ mod process;
 pub use process::{Input, Output, stdin, stdout};
 
 use crate::envelope::Envelope;
+use crate::error;
 use crate::frontend::{Frontend, FrontendCall, News};
 use crate::worker::Worker;
 use futures_util::stream::FuturesUnordered;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use toolbus_mcp::{Era, Id, Message, Outcome, Response, RpcError, codes};
+use toolbus_mcp::{Era, Id, Message, Outcome, Response, RpcError, ScannedId, codes};
 
 /// The limits of the stdio transport.
 #[derive(Debug, Clone)]
@@ -155,10 +156,7 @@ impl<W: AsyncWrite + Unpin> Service<W> {
     async fn handle_line(&mut self, line: Line) -> Result<(), StdioError> {
         let text = match line {
             Line::Text(text) => text,
-            Line::TooLong => {
-                let message = format!("Invalid request: line longer than {} bytes", self.options.max_line_bytes);
-                return self.reject(None, RpcError::new(codes::INVALID_REQUEST, message)).await;
-            }
+            Line::TooLong(found) => return self.handle_overlong(&found).await,
             Line::NotUtf8 => {
                 return self.reject(None, RpcError::new(codes::PARSE_ERROR, "Parse error: not UTF-8")).await;
             }
@@ -181,6 +179,19 @@ impl<W: AsyncWrite + Unpin> Service<W> {
             }
             Ok(Message::Response(response)) => self.frontend.response(response).await,
             Err(error) => return self.reject(error.id().cloned(), error.to_rpc_error()).await,
+        }
+        Ok(())
+    }
+
+    /// Answers a message over the limit under its own id, so that its sender does not wait forever.
+    async fn handle_overlong(&mut self, found: &ScannedId) -> Result<(), StdioError> {
+        let error = error::message_too_large(self.options.max_line_bytes);
+        match (found.id.as_ref().and_then(Id::from_raw), found.has_method) {
+            // The client's answer to a server's request: the server gets the error instead.
+            (id @ Some(_), false) => self.frontend.response(Response { id, outcome: error.into() }).await,
+            // JSON-RPC allows no answer to a notification.
+            (None, true) => tracing::warn!(bytes = found.bytes, "dropped a notification over the size limit"),
+            (id, _) => return self.reject(id, error).await,
         }
         Ok(())
     }

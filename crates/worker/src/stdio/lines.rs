@@ -1,10 +1,12 @@
-//! Lines of bounded length from a stream. A line that is too long is skipped and reported; reading goes on after it.
+//! Lines of bounded length from a stream. A line that is too long is not buffered, only scanned for its id; reading goes
+//! on after it.
 
 use tokio::io::{AsyncRead, AsyncReadExt};
+use toolbus_mcp::{IdScan, ScannedId};
 
 pub enum Line {
     Text(String),
-    TooLong,
+    TooLong(ScannedId),
     NotUtf8,
 }
 
@@ -14,7 +16,8 @@ pub struct Lines<R> {
     /// The length of the prefix of `buffer` that is known to contain no line break.
     searched: usize,
     limit: usize,
-    skipping: bool,
+    /// The scan of a line that is too long.
+    overlong: Option<IdScan>,
     ended: bool,
 }
 
@@ -24,7 +27,7 @@ const READ_BYTES: usize = 16 << 10;
 
 impl<R: AsyncRead + Unpin> Lines<R> {
     pub fn new(input: R, limit: usize) -> Self {
-        Self { input, buffer: Vec::new(), searched: 0, limit, skipping: false, ended: false }
+        Self { input, buffer: Vec::new(), searched: 0, limit, overlong: None, ended: false }
     }
 
     /// The next line that is not blank; `None` at the end of the stream. Cancellation-safe.
@@ -49,20 +52,22 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         loop {
             let Some(at) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {
                 self.searched = self.buffer.len();
-                if self.searched > self.limit {
-                    self.skipping = true;
+                if self.searched > self.limit || self.overlong.is_some() {
+                    self.overlong.get_or_insert_default().feed(&self.buffer);
                     self.discard(self.searched);
                 }
                 return None;
             };
             let end = self.searched + at;
-            let line = match (
-                std::mem::take(&mut self.skipping) || end > self.limit,
-                std::str::from_utf8(&self.buffer[..end]),
-            ) {
-                (true, _) => Line::TooLong,
-                (false, Ok(text)) => Line::Text(text.trim().to_owned()),
-                (false, Err(_)) => Line::NotUtf8,
+            let line = &self.buffer[..end];
+            let overlong = self.overlong.take().or_else(|| (end > self.limit).then(IdScan::default));
+            let line = match (overlong, std::str::from_utf8(line)) {
+                (Some(mut scan), _) => {
+                    scan.feed(line);
+                    Line::TooLong(scan.finish())
+                }
+                (None, Ok(text)) => Line::Text(text.trim().to_owned()),
+                (None, Err(_)) => Line::NotUtf8,
             };
             self.discard(end + 1);
             match line {
@@ -87,16 +92,17 @@ mod tests {
 
     #[tokio::test]
     async fn blank_long_and_non_utf8_lines_are_recognised() {
-        let input = [b"one\n\n  \n", "x".repeat(40_000).as_bytes(), b"\ntwo\n\xff\xfe\nlast"].concat();
+        let long = format!(r#"{{"params":"{}","id":7}}"#, "x".repeat(40_000));
+        let input = [b"one\n\n  \n", long.as_bytes(), b"\ntwo\n\xff\xfe\nlast"].concat();
         let mut lines = Lines::new(&input[..], 20_000);
         let mut seen = Vec::new();
         while let Some(line) = lines.next().await.expect("bytes in memory") {
             seen.push(match line {
                 Line::Text(text) => text,
-                Line::TooLong => "(too long)".into(),
+                Line::TooLong(found) => format!("(too long, id {:?})", found.id.map(|id| id.get().to_owned())),
                 Line::NotUtf8 => "(not utf-8)".into(),
             });
         }
-        assert_eq!(seen, ["one", "(too long)", "two", "(not utf-8)", "last"]);
+        assert_eq!(seen, ["one", r#"(too long, id Some("7"))"#, "two", "(not utf-8)", "last"]);
     }
 }

@@ -163,13 +163,43 @@ async fn invalid_input_gets_a_precise_error_and_the_session_goes_on() {
     check(r#"{"jsonrpc":"2.0","id":8,"method":"tools/list"}"#, json!(8), -32600).await;
     check(r#"{"jsonrpc":"2.0","id":9,"method":"server/discover"}"#, json!(9), -32601).await;
     check(r#"{"jsonrpc":"2.0","id":10,"method":"initialize","params":{}}"#, json!(10), -32602).await;
-    check(&format!(r#"{{"jsonrpc":"2.0","id":11,"method":"{}"}}"#, "x".repeat(2000)), Value::Null, -32600).await;
+    check(&format!(r#"{{"jsonrpc":"2.0","id":11,"method":"{}"}}"#, "x".repeat(2000)), json!(11), -32600).await;
     let mut future = modern(12, "tools/list", json!({}));
     future["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2099-01-01".into();
     check(&future.to_string(), json!(12), -32022).await;
     check(&modern(13, "ping", json!({})).to_string(), json!(13), -32601).await;
     client.send(&request(14, "ping", json!({}))).await;
     assert_eq!(client.next().await["result"], json!({}));
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_is_answered_under_its_own_id() {
+    let bus = one_server();
+    let options = StdioOptions { max_line_bytes: 1000, ..StdioOptions::default() };
+    let mut client = StdioClient::with(&bus, WorkerOptions::default(), options);
+    client.send(&initialize(0)).await;
+    bus.next_call().await.reply(json!({"protocolVersion": "2025-11-25"})).await;
+    client.next().await;
+    let (small, huge) = ("x".repeat(1000), "x".repeat(200_000));
+    for text in [&small, &huge] {
+        client
+            .send_text(&format!(r#"{{"jsonrpc":"2.0","method":"x","params":{{"id":1,"text":"{text}"}},"id":"a"}}"#))
+            .await;
+        let refused = client.next().await;
+        assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("a"), &json!(-32600)));
+        assert_eq!(refused["error"]["data"]["code"], "TB0105");
+        // A notification is not answered, and an answer is no request: the server that waits for it gets the error.
+        client.send_text(&format!(r#"{{"jsonrpc":"2.0","method":"x","params":{{"text":"{text}"}}}}"#)).await;
+        client.send(&request(1, "tools/call", json!({"name": "read"}))).await;
+        let call = bus.next_call().await;
+        call.request_client("q", "sampling/createMessage", json!({})).await;
+        let asked = client.next().await;
+        client.send_text(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"text":"{text}"}}}}"#, asked["id"])).await;
+        bus.sent(|sent| matches!(sent, HostRequest::Answer(answer) if matches!(answer.outcome, Outcome::Error(_))))
+            .await;
+        call.reply(json!({})).await;
+        client.next().await;
+    }
 }
 
 #[tokio::test]
