@@ -18,26 +18,33 @@ use crate::view::View;
 use std::sync::Arc;
 use toolbus_mcp::{Era, NameKey, RpcError, TaskName, routed_name};
 
+/// The methods of the tasks extension, which a client may use only if it has declared the extension.
+const MODERN_METHODS: [&str; 3] = ["tasks/get", "tasks/update", "tasks/cancel"];
+
 /// Answers a request about tasks of the bus. Returns any other request as `Err`.
 pub fn answer<'a>(incoming: IncomingRequest<'a>, view: &Arc<View>) -> Result<Work, IncomingRequest<'a>> {
     if incoming.method == "tasks/list" && incoming.era == Era::Legacy {
         let at_server = view.sole().is_some_and(|upstream| upstream.has_own_tasks(Era::Legacy));
         return if at_server { Err(incoming) } else { Ok(list::list(incoming.frontend, view, incoming.params)) };
     }
-    let Some(NameKey::Task(text)) = routed_name(incoming.method, incoming.params.as_ref()) else {
-        return Err(incoming);
+    let task = match routed_name(incoming.method, incoming.params.as_ref()) {
+        Some(NameKey::Task(task)) => Some(task),
+        _ => None,
     };
-    let Some(name) = TaskName::parse(&text) else { return Err(incoming) };
     // A server may be a gateway to another bus whose task ids have the same format.
-    let worker = &incoming.frontend.worker;
+    let owner = |task: &String| incoming.frontend.worker.owner(view, &NameKey::Task(task.clone()));
     let at_server = view.sole().is_some_and(|upstream| upstream.declares_tasks(incoming.era))
-        || worker.owner(view, &NameKey::Task(text.clone())).is_some();
+        || task.as_ref().and_then(owner).is_some();
     if at_server {
         return Err(incoming);
     }
-    if incoming.era == Era::Modern && !wire::declares_tasks(incoming.params.as_ref()) {
+    let needs_extension = incoming.era == Era::Modern && MODERN_METHODS.contains(&incoming.method);
+    if needs_extension && !wire::declares_tasks(incoming.params.as_ref()) {
         return Ok(Work::Ready(Some(error::tasks_not_declared().into())));
     }
+    let Some((text, name)) = task.and_then(|text| TaskName::parse(&text).map(|name| (text, name))) else {
+        return Err(incoming);
+    };
     let (frontend, era) = (Arc::clone(incoming.frontend), incoming.era);
     if !frontend.worker.knows_host(&name.host) {
         return Ok(Work::Ready(Some(error::unknown_task(&text).into())));

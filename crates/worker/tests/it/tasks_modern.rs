@@ -1,7 +1,8 @@
 //! Tasks of the bus, for modern clients.
 
+use crate::support::bus::{FakeBus, echo};
 use crate::support::stdio::StdioClient;
-use crate::support::{host, modern, server};
+use crate::support::{host, modern, server, with_own_tasks};
 use crate::tasks::{EXTENSION, absent_host, modern_with_tasks, one_server, view};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -56,6 +57,29 @@ async fn a_modern_client_without_tasks_waits_and_gets_no_task_methods() {
     assert!(call.rpc.task.is_none());
     call.reply(json!({"here": true})).await;
     assert_eq!(client.next().await["result"], json!({"here": true}));
+}
+
+#[tokio::test]
+async fn a_modern_client_without_tasks_is_refused_whatever_the_task_is_called() {
+    let merged = FakeBus::new(vec![host("attic", vec![server("files", &["read"]), server("time", &["now"])])]);
+    for bus in [one_server(), merged] {
+        bus.serve(echo);
+        let mut client = StdioClient::start(&bus);
+        for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+            for params in [json!({"taskId": "none"}), json!({"taskId": 7}), json!({})] {
+                client.send(&modern(1, method, params)).await;
+                let refused = client.next().await;
+                assert_eq!(refused["error"]["code"], -32021, "{method} {refused}");
+            }
+        }
+        client.send(&modern_with_tasks(2, "tasks/get", json!({"taskId": "none"}))).await;
+        assert_ne!(client.next().await["error"]["code"], -32021);
+    }
+    let own = FakeBus::new(vec![host("attic", vec![with_own_tasks(server("files", &["read"]))])]);
+    own.serve(echo);
+    let mut client = StdioClient::start(&own);
+    client.send(&modern(1, "tasks/get", json!({"taskId": "none"}))).await;
+    assert_eq!(client.next().await["result"]["server"], "files", "a server with tasks of its own decides itself");
 }
 
 #[tokio::test]
