@@ -22,6 +22,7 @@ use hyper::service::service_fn;
 use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -224,8 +225,20 @@ async fn respond(request: Request<Incoming>, peer: &Arc<HttpPeer>) -> HttpRespon
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
             response
         }
+        _ if path.contains("/.well-known/") => no_metadata(),
         _ => text(StatusCode::NOT_FOUND, "not found; the bus is at /bus\n"),
     }
+}
+
+/// MCP clients look for OAuth metadata under several such paths, and parse the response as JSON whatever its status.
+fn no_metadata() -> HttpResponse {
+    let body = json!({
+        "error": "not_found",
+        "error_description": "this server has no such metadata; it accepts tokens of toolbus in the Authorization header",
+    });
+    let mut response = text(StatusCode::NOT_FOUND, body.to_string());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 async fn respond_by_app(mut request: Request<Incoming>, peer: &Arc<HttpPeer>, app: &dyn HttpApp) -> HttpResponse {

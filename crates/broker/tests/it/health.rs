@@ -22,6 +22,29 @@ async fn health_endpoints_respond_and_other_paths_are_404() {
 }
 
 #[tokio::test]
+async fn unknown_metadata_is_a_404_in_json() {
+    let bus = Bus::start().await;
+    let address = bus.address;
+    for path in [
+        "/.well-known/oauth-protected-resource",
+        "/.well-known/oauth-protected-resource/mcp",
+        "/.well-known/oauth-authorization-server",
+        "/.well-known/openid-configuration?x=1",
+        "/mcp/.well-known/openid-configuration",
+        "/.well-known/",
+        "/.well-known/anything/else",
+    ] {
+        for method in ["GET", "POST", "OPTIONS"] {
+            let response = request(address, format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")).await;
+            assert_eq!(response.status, 404, "{method} {path}");
+            let body: serde_json::Value = serde_json::from_str(&response.body).expect("JSON");
+            assert_eq!(body["error"], "not_found", "{method} {path}");
+            assert_eq!(response.header("content-type"), Some("application/json"), "{method} {path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_draining_broker_is_not_ready_and_refuses_new_connections_but_serves_the_others() {
     let bus = Bus::start().await;
     let mut healthy = HealthyPair::join(&bus).await;
