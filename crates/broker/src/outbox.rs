@@ -1,6 +1,6 @@
-//! Outgoing frames of one connection. The engine's windows bound the messages in it. Cancels and live events are lossy
-//! and are dropped at a limit, the latest state of a follow replaces the one before; too many other frames close the
-//! connection.
+//! Outgoing frames of one connection. The engine's windows bound the messages in it. Cancels and live events are lossy: at
+//! a limit, the latest event of a call replaces the one before, and others are dropped. The latest state of a follow
+//! replaces the one before; too many other frames close the connection.
 
 use crate::auditing::Auditor;
 use crate::handshake::CloseReason;
@@ -47,6 +47,8 @@ struct Queue {
     notices: usize,
     /// Index of the queued state of each follow, so that a later state replaces it.
     followed: HashMap<ByteString, usize>,
+    /// Index of the last queued event of each call. Built when the limit is reached for the first time.
+    last_events: Option<HashMap<ByteString, usize>>,
 }
 
 impl ConnectionOutbox {
@@ -89,6 +91,7 @@ impl ConnectionOutbox {
         broker_frames.append(&mut queue.broker_frames);
         (queue.signals, queue.signal_bytes, queue.notices) = (0, 0, 0);
         queue.followed.clear();
+        queue.last_events = None;
     }
 
     /// Queues a frame that does not come from the engine. `HostsChanged` is queued at most once.
@@ -130,7 +133,7 @@ impl Outbox for ConnectionOutbox {
         {
             let mut queue = self.queue.lock().expect("no code panics while holding the queue lock");
             for mut frame in outgoing.drain(..) {
-                if queue.replaces_followed(&mut frame) || !queue.admits(&frame) {
+                if queue.replaces_followed(&mut frame) || !queue.admits(&mut frame, blocked) {
                     continue;
                 }
                 if let Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } = &frame {
@@ -159,7 +162,7 @@ impl Queue {
         false
     }
 
-    fn admits(&mut self, frame: &Outgoing) -> bool {
+    fn admits(&mut self, frame: &mut Outgoing, is_blocked: bool) -> bool {
         let bytes = match frame {
             Outgoing::Event { correlation_id, body, .. } => correlation_id.len() + body.len(),
             Outgoing::Cancel { correlation_id, from } => {
@@ -174,11 +177,43 @@ impl Queue {
         };
         let room = self.signals < MAX_SIGNALS && self.signal_bytes + bytes <= MAX_SIGNAL_BYTES;
         if !room && self.signals > 0 {
+            self.replace_last_event(frame, bytes, is_blocked);
             return false;
+        }
+        if let (Some(last), Outgoing::Event { correlation_id, .. }) = (&mut self.last_events, &*frame) {
+            last.insert(deep_copy(correlation_id), self.frames.len());
         }
         self.signals += 1;
         self.signal_bytes += bytes;
         true
+    }
+}
+
+impl Queue {
+    /// Replaces the last queued event of the same call, so that a burst of progress ends with the last one. Its place
+    /// before the call's reply stays the same.
+    fn replace_last_event(&mut self, frame: &mut Outgoing, bytes: usize, is_blocked: bool) {
+        let Outgoing::Event { correlation_id, .. } = &*frame else { return };
+        let frames = &self.frames;
+        let last = self.last_events.get_or_insert_with(|| {
+            let events = frames.iter().enumerate().filter_map(|(index, frame)| match frame {
+                Outgoing::Event { correlation_id, .. } => Some((deep_copy(correlation_id), index)),
+                _ => None,
+            });
+            events.collect()
+        });
+        let Some(queued) = last.get(correlation_id).and_then(|index| self.frames.get_mut(*index)) else { return };
+        let Outgoing::Event { correlation_id, body, .. } = &*queued else { return };
+        let others = self.signal_bytes.saturating_sub(correlation_id.len() + body.len());
+        // A little more than at first, since later events may be a little larger.
+        if others + bytes > MAX_SIGNAL_BYTES + MAX_SIGNAL_BYTES / 8 {
+            return;
+        }
+        self.signal_bytes = others + bytes;
+        if is_blocked {
+            unshare(frame);
+        }
+        std::mem::swap(queued, frame);
     }
 }
 
@@ -238,6 +273,35 @@ mod tests {
         assert_eq!(take(&outbox), [("f".to_owned(), false), ("g".to_owned(), true)]);
         outbox.deliver(&mut vec![followed("f", true)]);
         assert_eq!(take(&outbox), [("f".to_owned(), true)], "frames that were taken are not replaced");
+    }
+
+    fn event(call: &'static str, body: String) -> Outgoing {
+        Outgoing::Event { from: "h".into(), correlation_id: call.into(), body: body.into() }
+    }
+
+    #[test]
+    fn a_burst_of_events_ends_with_the_last_one_of_each_call_within_the_limits() {
+        for (size, most) in [(1, MAX_SIGNALS), (10_000, MAX_SIGNAL_BYTES / 10_000)] {
+            let outbox = ConnectionOutbox::default();
+            let body = |n: usize| format!("{n:0size$}");
+            for n in 0..3 * MAX_SIGNALS {
+                outbox.deliver(&mut vec![event(if n % 2 == 0 { "even" } else { "odd" }, body(n))]);
+            }
+            let mut frames = Vec::new();
+            outbox.take(&mut frames, &mut Vec::new());
+            let bodies = frames.iter().filter_map(|frame| match frame {
+                Outgoing::Event { body, .. } => String::from_utf8(body.to_vec()).expect("UTF-8").parse::<usize>().ok(),
+                _ => None,
+            });
+            let bodies: Vec<usize> = bodies.collect();
+            assert!(bodies.len() <= most && bodies.len() > most / 2, "{}", bodies.len());
+            for last in [3 * MAX_SIGNALS - 2, 3 * MAX_SIGNALS - 1] {
+                assert!(bodies.contains(&last), "{last}");
+            }
+            for parity in [0, 1] {
+                assert!(bodies.iter().filter(|n| *n % 2 == parity).is_sorted());
+            }
+        }
     }
 
     #[derive(Default)]

@@ -1,5 +1,5 @@
 //! The bounded queue of a call's events that its caller has not read yet. Old progress notifications are dropped in
-//! favour of newer ones, which supersede them; nothing else is ever dropped.
+//! favour of newer ones, which supersede them; nothing else is ever dropped, and the last progress never is.
 
 use crate::call::CallEvent;
 use std::collections::VecDeque;
@@ -36,10 +36,11 @@ impl CallQueue {
         let size = size_of(&event);
         let mut dropped = 0;
         while !state.has_room(size) {
-            if state.drop_oldest_progress() {
+            if state.drop_superseded_progress(is_progress(&event)) {
                 dropped += 1;
             } else if is_progress(&event) {
-                return Ok(dropped + 1);
+                // Beside a full queue there is room for one, the latest.
+                break;
             } else {
                 return Err(event);
             }
@@ -101,8 +102,11 @@ impl State {
         self.events.is_empty() || (self.events.len() < MAX_EVENTS && self.bytes + size <= MAX_BYTES)
     }
 
-    fn drop_oldest_progress(&mut self) -> bool {
-        let oldest = self.events.iter().position(is_progress).and_then(|at| self.events.remove(at));
+    /// Drops the oldest progress. The latest one is superseded only by an event that is progress too.
+    fn drop_superseded_progress(&mut self, by_progress: bool) -> bool {
+        let mut progress = (0..self.events.len()).filter(|at| is_progress(&self.events[*at]));
+        let oldest = progress.next().filter(|_| by_progress || progress.next().is_some());
+        let oldest = oldest.and_then(|at| self.events.remove(at));
         if let Some(event) = &oldest {
             self.bytes = self.bytes.saturating_sub(size_of(event));
         }
@@ -157,11 +161,13 @@ mod tests {
             assert!(queue.offer(note("notifications/message", n)).is_ok());
         }
         assert!(queue.offer(note("notifications/message", 0)).is_err());
-        assert_eq!(queue.offer(note(PROGRESS, 0)).ok(), Some(1));
+        assert_eq!([1, 2, 3].map(|n| queue.offer(note(PROGRESS, n)).ok()), [Some(0), Some(1), Some(1)]);
+        assert!(queue.offer(note("notifications/message", 0)).is_err());
         queue.end(CallEvent::Done(Ok(Outcome::Result(toolbus_mcp::empty_object()))));
-        for _ in 0..MAX_EVENTS {
-            assert!(matches!(queue.next().await, CallEvent::Notification { .. }));
+        for n in 0..MAX_EVENTS {
+            assert_eq!(number(&queue.next().await), n.to_string());
         }
+        assert_eq!(number(&queue.next().await), "3", "the last progress");
         assert!(matches!(queue.next().await, CallEvent::Done(_)));
     }
 }

@@ -1,4 +1,5 @@
 //! The bounded replay log of one legacy session. A client resumes a broken stream with the id of the last event it got.
+//! At the limit, progress that later progress supersedes is dropped first, so that a burst evicts no response.
 
 use super::sse;
 use crate::worker::lock;
@@ -40,7 +41,7 @@ pub struct EventLog {
 
 #[derive(Default)]
 struct State {
-    events: VecDeque<(EventId, Bytes)>,
+    events: VecDeque<Logged>,
     bytes: usize,
     last_number: u64,
     last_stream: u64,
@@ -49,6 +50,24 @@ struct State {
     standalone_read: u64,
     /// The current reader of the standalone stream; increases with every takeover.
     standalone_reader: u64,
+}
+
+struct Logged {
+    id: EventId,
+    text: Bytes,
+    is_progress: bool,
+}
+
+impl State {
+    /// Removes the oldest progress that later progress of its stream supersedes, or else the oldest event.
+    fn evict(&mut self) {
+        let mut later = HashSet::new();
+        let superseded = self.events.iter().enumerate().rev().filter(|(_, event)| event.is_progress);
+        let superseded = superseded.filter(|(_, event)| !later.insert(event.id.stream)).last().map(|(at, _)| at);
+        if let Some(evicted) = self.events.remove(superseded.unwrap_or(0)) {
+            self.bytes -= evicted.text.len();
+        }
+    }
 }
 
 /// The result of reading a stream.
@@ -87,11 +106,10 @@ impl EventLog {
         let id = EventId { stream, number: state.last_number };
         let text = sse::numbered(&id.to_string(), message);
         state.bytes += text.len();
-        state.events.push_back((id, text.clone()));
+        let is_progress = matches!(message, Message::Notification(note) if note.method == "notifications/progress");
+        state.events.push_back(Logged { id, text: text.clone(), is_progress });
         while state.events.len() > self.max_events || (state.bytes > self.max_bytes && state.events.len() > 1) {
-            if let Some((_, oldest)) = state.events.pop_front() {
-                state.bytes -= oldest.len();
-            }
+            state.evict();
         }
         drop(state);
         self.changed.notify_waiters();
@@ -115,8 +133,8 @@ impl EventLog {
         if at.stream == STANDALONE && state.standalone_reader != reader {
             return NextEvent::Ended;
         }
-        let next = state.events.iter().find(|(id, _)| id.stream == at.stream && id.number > at.number);
-        match next.map(|(id, text)| (*id, text.clone())) {
+        let next = state.events.iter().find(|event| event.id.stream == at.stream && event.id.number > at.number);
+        match next.map(|event| (event.id, event.text.clone())) {
             Some((id, text)) => {
                 if id.stream == STANDALONE {
                     state.standalone_read = id.number;
@@ -160,6 +178,25 @@ mod tests {
         (0..50).for_each(|_| drop(log.append(STANDALONE, &note(&"x".repeat(30)))));
         let state = lock(&log.state);
         assert!(state.events.len() <= 3 && state.bytes <= 120, "{} events, {} bytes", state.events.len(), state.bytes);
+    }
+
+    #[test]
+    fn a_burst_of_progress_evicts_progress_that_it_supersedes_and_no_response() {
+        let log = EventLog::new(10, 100_000);
+        let (one, two) = (log.open_stream(), log.open_stream());
+        log.append(one.stream, &note("notifications/progress"));
+        log.append(one.stream, &note("response of one"));
+        (0..99).for_each(|_| drop(log.append(two.stream, &note("notifications/progress"))));
+        log.append(two.stream, &note("response of two"));
+        let read = |mut at: EventId| {
+            let mut seen = 0;
+            while let NextEvent::Event(id, _) = log.after(at, 0) {
+                (at, seen) = (id, seen + 1);
+            }
+            (seen, at.number)
+        };
+        assert_eq!(read(one).0, 2, "nothing of the other stream is lost");
+        assert_eq!(read(two), (8, 104), "seven of progress, of which the last is the latest, and the response");
     }
 
     #[test]
