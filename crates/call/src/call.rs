@@ -85,7 +85,7 @@ pub(crate) enum State<A> {
     Parked,
     /// Permits of a task's share.
     TaskShare,
-    /// A session slot for a task.
+    /// A session slot.
     Reserving,
     /// Its predecessors in the session.
     Ordered,

@@ -89,7 +89,7 @@ pub enum Effect<A> {
         /// The caller's mailbox.
         caller: ByteString,
     },
-    /// Reserve a session slot for a task, if it needs one. Answered by `Event::Reserved`.
+    /// Reserve a session slot for the call, if it needs one. Answered by `Event::Reserved`.
     Reserve {
         /// The call.
         call: CallNo,

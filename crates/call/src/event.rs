@@ -95,7 +95,7 @@ pub enum Event<A> {
         /// Whether a peer is connected there; `None` if the broker can't tell, or the connection to it is lost.
         connected: Option<bool>,
     },
-    /// Answers [`crate::Effect::Reserve`]: the task has a session slot, or needs none.
+    /// Answers [`crate::Effect::Reserve`]: the call has a session slot, needs none, or got none in time.
     Reserved {
         /// The call.
         call: CallNo,

@@ -42,6 +42,8 @@ pub struct Request {
     pub continues: bool,
     /// Whether it takes a permit of its server's concurrency limit. A listen, which lasts as long as its client, doesn't.
     pub needs_permit: bool,
+    /// Whether it waits for a session slot of its server before it takes permits: those that hold the slots need them.
+    pub reserves: bool,
     /// Whether the circuit breaker counts and refuses it.
     pub guarded: bool,
     /// How much of the host the caller's role may use, if it is set.

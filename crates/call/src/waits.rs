@@ -136,9 +136,12 @@ impl<A: Clone> CallMachine<A> {
         }
     }
 
-    /// Tasks wait where calls would be refused, so they get only a share of the server.
+    /// Tasks wait longer than calls, so they get only a share of the server.
     fn take_task_share(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
-        let Some(call) = self.calls.get(&no).filter(|call| call.accepted) else { return self.wait_for_order(no, cx) };
+        let Some(call) = self.calls.get(&no) else { return };
+        if !call.accepted {
+            return if call.request.reserves { self.reserve(no, cx) } else { self.wait_for_order(no, cx) };
+        }
         let (server, agent) = (call.request.server, ByteString::from(call.request.key.agent()));
         let max = self.options.servers.get(server).map_or(1, |server| server.max_concurrency);
         let share = |divisor: usize| (max / divisor).max(1);
@@ -153,7 +156,7 @@ impl<A: Clone> CallMachine<A> {
         }
     }
 
-    /// Before the task holds any permit that the current owners of the session slots need.
+    /// Before the call holds any permit that the current owners of the session slots need.
     pub(crate) fn reserve(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         self.set_state(no, State::Reserving);
         cx.out.push(Effect::Reserve { call: no });

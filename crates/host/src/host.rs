@@ -62,6 +62,8 @@ pub struct HostLimits {
     pub max_remembered_sessions: usize,
     /// Minimum idle time before a session's connection may be closed to make room for another session.
     pub evicted_after: Duration,
+    /// How long a call waits for a session slot of its server (`max_sessions`) before it is refused.
+    pub slot_patience: Duration,
     /// Maximum calls to legacy servers that wait for their modern client to answer a request of the server.
     pub max_held_calls: usize,
     /// How long such a call waits for its client.
@@ -124,6 +126,7 @@ impl Default for HostLimits {
             max_calls: 4096,
             max_remembered_sessions: 4096,
             evicted_after: Duration::from_secs(10),
+            slot_patience: Duration::from_secs(30),
             max_held_calls: 256,
             held_call_time: Duration::from_secs(600),
             start_patience: Duration::from_secs(60),

@@ -30,6 +30,7 @@ mod server;
 mod service;
 mod session;
 mod session_setup;
+mod slots;
 mod spare;
 mod task_owners;
 mod tasks;

@@ -2,25 +2,27 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use toolbus_base::Share;
 
 pub struct Processes {
     free: Arc<Semaphore>,
     max: usize,
     by_agent: Mutex<HashMap<String, u64>>,
+    returned: Notify,
 }
 
 /// A slot in use; free again on drop.
 pub struct ProcessSlot {
-    _permit: OwnedSemaphorePermit,
+    permit: Option<OwnedSemaphorePermit>,
     processes: Arc<Processes>,
     agent: String,
 }
 
 impl Processes {
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { free: Arc::new(Semaphore::new(max)), max, by_agent: Mutex::default() })
+        Arc::new(Self { free: Arc::new(Semaphore::new(max)), max, by_agent: Mutex::default(), returned: Notify::new() })
     }
 
     /// The share of an agent whose role has none. Of few slots, one agent may use nearly all.
@@ -38,6 +40,16 @@ impl Processes {
         Some(self.slot(agent, permit))
     }
 
+    /// Whether a slot is free, which some agents may not use.
+    pub fn has_free(&self) -> bool {
+        self.free.available_permits() > 0
+    }
+
+    /// Resolves when a slot is returned after this call.
+    pub fn returned(&self) -> Notified<'_> {
+        self.returned.notified()
+    }
+
     /// Waits for a slot in FIFO order. For tasks, whose number is limited otherwise.
     pub async fn wait(self: &Arc<Self>, agent: &str) -> ProcessSlot {
         let permit = Arc::clone(&self.free).acquire_owned().await.expect("the slots are never closed");
@@ -46,7 +58,7 @@ impl Processes {
 
     fn slot(self: &Arc<Self>, agent: &str, permit: OwnedSemaphorePermit) -> ProcessSlot {
         *self.lock().entry(agent.to_owned()).or_default() += 1;
-        ProcessSlot { _permit: permit, processes: Arc::clone(self), agent: agent.to_owned() }
+        ProcessSlot { permit: Some(permit), processes: Arc::clone(self), agent: agent.to_owned() }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, u64>> {
@@ -56,13 +68,18 @@ impl Processes {
 
 impl Drop for ProcessSlot {
     fn drop(&mut self) {
-        let mut by_agent = self.processes.lock();
-        if let Some(own) = by_agent.get_mut(&self.agent) {
-            *own -= 1;
-            if *own == 0 {
-                by_agent.remove(&self.agent);
+        {
+            let mut by_agent = self.processes.lock();
+            if let Some(own) = by_agent.get_mut(&self.agent) {
+                *own -= 1;
+                if *own == 0 {
+                    by_agent.remove(&self.agent);
+                }
             }
         }
+        // Before the waiting calls are woken.
+        drop(self.permit.take());
+        self.processes.returned.notify_waiters();
     }
 }
 

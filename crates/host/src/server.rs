@@ -4,7 +4,7 @@ use crate::failure;
 use crate::host::Host;
 use crate::lanes::Lanes;
 use crate::open_error::OpenError;
-use crate::processes::{ProcessSlot, Processes};
+use crate::processes::Processes;
 use crate::session::{Session, SessionId};
 use crate::session_setup::{restore_session_state, send_setup_request};
 use crate::tasks::TaskPermits;
@@ -14,16 +14,12 @@ use serde_json::json;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use toolbus_base::Share;
 use toolbus_mcp::{Era, Raw, RpcError, raw};
 use toolbus_protocol::ErrorCode;
 use toolbus_upstream::{Eras, ServerConfig, SessionMode, TransportConfig};
-
-/// Minimum time between two searches for a connection that is idle for long enough to be closed.
-const MIN_EVICTION_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What the host knows about a server.
 #[derive(Debug, Clone)]
@@ -39,7 +35,7 @@ pub struct Server {
     pub config: ServerConfig,
     pub availability: watch::Sender<Availability>,
     /// Slots of sessions with a connection of their own.
-    processes: Arc<Processes>,
+    pub(super) processes: Arc<Processes>,
     /// The tasks' share of the slots.
     pub task_sessions: TaskPermits,
     pub(super) modern: tokio::sync::Mutex<Option<Arc<Upstream>>>,
@@ -48,9 +44,9 @@ pub struct Server {
     pub(super) spare: Mutex<Option<Arc<Upstream>>>,
     /// Whether the server was seen to list other tools than at first, which may depend on the client.
     pub lists_vary: AtomicBool,
-    sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
+    pub(super) sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
     /// A search found no connection to close; until then, another one would not either, and there can be many sessions.
-    nothing_idle_until: Mutex<Instant>,
+    pub(super) nothing_idle_until: Mutex<Instant>,
     pub lanes: Arc<Lanes>,
     /// Held while the lists are read and stored, so that an older list never replaces a newer one.
     pub reading: tokio::sync::Mutex<()>,
@@ -207,71 +203,6 @@ impl Server {
         initialized?;
         upstream.connection.notify("notifications/initialized", None).await?;
         Ok(upstream)
-    }
-
-    /// A slot for the session's connection. If its agent may not have one more, an idle connection is closed.
-    async fn free_slot(&self, host: &Host, session: &Session) -> Option<ProcessSlot> {
-        let take =
-            || self.processes.take(session.id.agent(), session.share.unwrap_or_else(|| self.processes.default_share()));
-        if let Some(slot) = take() {
-            return Some(slot);
-        }
-        self.make_room(host).await;
-        take()
-    }
-
-    /// Waits for a slot in FIFO order: until one is returned, or a connection is idle for long enough to be closed.
-    pub async fn wait_for_slot(&self, host: &Host, agent: &str) -> ProcessSlot {
-        let mut returned = std::pin::pin!(self.processes.wait(agent));
-        let mut idle_at = Instant::now();
-        loop {
-            tokio::select! {
-                biased;
-                slot = &mut returned => return slot,
-                () = tokio::time::sleep_until(idle_at) => self.make_room(host).await,
-            }
-            idle_at = self.next_idle(host.options.limits.evicted_after.max(MIN_EVICTION_INTERVAL));
-        }
-    }
-
-    /// When the next connection may be idle for that long. One that is in use now is so later than those that are not.
-    fn next_idle(&self, idle: Duration) -> Instant {
-        let now = Instant::now();
-        let sessions = self.sessions.lock().expect("no code panics while it holds this lock");
-        let next = sessions.values().filter_map(|session| session.idle_at(idle)).filter(|at| *at > now).min();
-        next.unwrap_or(now + idle).min(now + idle)
-    }
-
-    /// Closes the longest idle connection, if it was idle for `evicted_after`: its client may have disconnected without
-    /// closing its session. If not, its next call reconnects.
-    async fn make_room(&self, host: &Host) {
-        if *self.nothing_idle_until.lock().expect("no code panics while it holds this lock") > Instant::now() {
-            return;
-        }
-        let mut idle: Vec<_> = {
-            let sessions = self.sessions.lock().expect("no code panics while it holds this lock");
-            let unused = |session: &&Arc<Session>| session.is_idle(host.options.limits.evicted_after);
-            sessions.values().filter(unused).map(|session| (session.last_used(), Arc::clone(session))).collect()
-        };
-        idle.sort_by_key(|(last_used, _)| *last_used);
-        for (_, session) in idle {
-            // A locked one is being opened, so it is in use. Waiting for it could deadlock with another session that
-            // evicts.
-            let Ok(current) = session.upstream.try_lock() else { continue };
-            if let Some(upstream) =
-                current.as_ref().filter(|upstream| upstream.usage == Usage::Own && upstream.is_open())
-            {
-                tracing::debug!(
-                    server = self.name(),
-                    worker = session.id.mailbox,
-                    "closing an idle session to free its slot"
-                );
-                upstream.close().await;
-                return;
-            }
-        }
-        let until = Instant::now() + MIN_EVICTION_INTERVAL;
-        *self.nothing_idle_until.lock().expect("no code panics while it holds this lock") = until;
     }
 
     /// The session with that id; created if the share of its agent allows it. `role`: the client's, as the broker stamped it last.

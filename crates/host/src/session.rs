@@ -50,7 +50,9 @@ pub struct Session {
     pub upstream: tokio::sync::Mutex<Option<Arc<Upstream>>>,
     in_use: AtomicUsize,
     /// A slot for a connection that is not open yet.
-    reserved: Mutex<Option<ProcessSlot>>,
+    pub(super) reserved: Mutex<Option<ProcessSlot>>,
+    /// Locked by a call that waits for such a slot.
+    pub reserving: tokio::sync::Mutex<()>,
     /// The share of its agent, if it is set.
     pub share: Option<Share>,
     state: Mutex<State>,
@@ -134,8 +136,9 @@ impl Session {
         };
         let correlation = MsgId::from(id.key.clone());
         let upstream = tokio::sync::Mutex::default();
-        let (in_use, reserved, state) = (AtomicUsize::new(0), Mutex::default(), Mutex::new(state));
-        Arc::new(Self { id, era, correlation, upstream, in_use, reserved, share, state })
+        let (in_use, state) = (AtomicUsize::new(0), Mutex::new(state));
+        let (reserved, reserving) = (Mutex::default(), tokio::sync::Mutex::default());
+        Arc::new(Self { id, era, correlation, upstream, in_use, reserved, reserving, share, state })
     }
 
     pub fn is_legacy(&self) -> bool {
@@ -145,15 +148,6 @@ impl Session {
     pub fn begin_use(self: &Arc<Self>) -> InUse {
         self.in_use.fetch_add(1, Ordering::Relaxed);
         InUse(Arc::clone(self))
-    }
-
-    /// Stores a slot for the connection that this session will open.
-    pub fn reserve(&self, slot: ProcessSlot) {
-        *self.reserved.lock().expect("no code panics while it holds this lock") = Some(slot);
-    }
-
-    pub fn take_reserved(&self) -> Option<ProcessSlot> {
-        self.reserved.lock().expect("no code panics while it holds this lock").take()
     }
 
     pub fn last_used(&self) -> Instant {

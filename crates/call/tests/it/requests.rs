@@ -28,6 +28,7 @@ pub fn call(caller: &str, id: &str) -> Request {
         guarded: true,
         share: None,
         exclusive: None,
+        reserves: false,
     }
 }
 

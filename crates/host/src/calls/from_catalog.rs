@@ -50,7 +50,7 @@ fn is_for_catalog(server: &Server, rpc: &Rpc, id: &SessionId) -> bool {
 }
 
 /// Whether the session has such a connection. One that is being opened can't answer yet.
-fn has_process(server: &Server, id: &SessionId, is_such: impl Fn(&crate::upstream::Upstream) -> bool) -> bool {
+pub fn has_process(server: &Server, id: &SessionId, is_such: impl Fn(&crate::upstream::Upstream) -> bool) -> bool {
     let Some(session) = server.known_session(id) else { return false };
     let Ok(upstream) = session.upstream.try_lock() else { return false };
     upstream.as_ref().is_some_and(|upstream| upstream.is_open() && is_such(upstream))

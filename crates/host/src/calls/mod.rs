@@ -20,6 +20,7 @@ mod own_params;
 mod parsed;
 mod relay;
 mod request;
+mod reserve;
 mod rounds;
 mod slot;
 mod suspended;

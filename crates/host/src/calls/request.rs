@@ -68,6 +68,7 @@ impl Host {
             session,
             continues: self.continues_pending_call(new),
             needs_permit: !is_listen && !is_initialize && !is_for_catalog,
+            reserves: new.may_need_slot(),
             guarded: !is_plain_request(&rpc.method),
             share: self.share_of(request.from.role.as_deref()),
             exclusive: None,

@@ -5,6 +5,7 @@ use super::connect::{self, Connected, Link};
 use super::flow::{Flow, FlowEnd, Step};
 use super::listen::listen_to_lists;
 use super::not_connected::NotConnected;
+use super::reserve::{Reservation, reserve};
 use super::slot::Slot;
 use super::suspended::{Continuation, hold};
 use crate::approvals;
@@ -16,7 +17,7 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use toolbus_call::{Answer, Effect, Event, Failure};
 use toolbus_journal::End;
@@ -28,8 +29,8 @@ struct CallTask {
     slot: Arc<Slot>,
     activity: Activity,
     link: Option<Box<Link>>,
-    /// Permits of a task's session.
-    permits: Vec<OwnedSemaphorePermit>,
+    /// Held until the call ends.
+    _reservation: Reservation,
     /// The call goes on at its server while its client answers a request of the server.
     suspended: Option<(Box<Flow>, oneshot::Receiver<Continuation>)>,
     left: bool,
@@ -45,7 +46,7 @@ enum Activity {
 /// The end of a wait.
 enum Waited {
     Approved(Result<(), Given>),
-    Reserved(Vec<OwnedSemaphorePermit>),
+    Reserved(Reservation),
     Connected(Result<Connected, NotConnected>),
     Sent(Result<Box<Flow>, NotConnected>),
 }
@@ -89,8 +90,8 @@ impl Host {
 
 impl CallTask {
     fn new(host: Arc<Host>, slot: Arc<Slot>) -> Self {
-        let (activity, link, permits) = (Activity::None, None, Vec::new());
-        Self { host, slot, activity, link, permits, suspended: None, left: false }
+        let (activity, link, _reservation) = (Activity::None, None, Reservation::default());
+        Self { host, slot, activity, link, _reservation, suspended: None, left: false }
     }
 
     async fn run(mut self) {
@@ -134,7 +135,7 @@ impl CallTask {
                 approvals::audit_unparked(&host, &slot, expired).await;
             }
             Effect::Reserve { .. } => {
-                self.wait(async move { Waited::Reserved(tasks::reserve_session(&host, &slot).await) });
+                self.wait(async move { Waited::Reserved(reserve(&host, &slot).await) });
             }
             Effect::Connect { .. } => {
                 // An earlier connection did not take the request.
@@ -173,8 +174,8 @@ impl CallTask {
         let call = self.slot.no;
         let event = match waited {
             Waited::Approved(verdict) => Event::Approved { call, verdict },
-            Waited::Reserved(permits) => {
-                self.permits = permits;
+            Waited::Reserved(reservation) => {
+                self._reservation = reservation;
                 Event::Reserved { call }
             }
             Waited::Connected(Ok(Connected::Link(link))) => {

@@ -132,7 +132,8 @@ async fn an_inactive_session_is_evicted_for_a_new_client() {
 async fn sessions_are_limited_and_closing_one_frees_a_slot() {
     let mut server = fake("one", "legacy");
     server.max_sessions = 1;
-    let rig = Rig::start(vec![server]).await;
+    let limits = HostLimits { slot_patience: Duration::from_millis(100), ..HostLimits::default() };
+    let rig = Rig::with(HostOptions { limits, ..open_host(HostConfig { servers: vec![server] }) }).await;
     let (a, b) = (rig.legacy("a").await, rig.legacy("b").await);
     a.tool("one", "whoami", json!({})).await.json();
     let error = b.tool("one", "whoami", json!({})).await.error();
@@ -142,6 +143,28 @@ async fn sessions_are_limited_and_closing_one_frees_a_slot() {
         while matches!(b.tool("one", "whoami", json!({})).await.end, HostReply::Rpc(toolbus_mcp::Outcome::Error(_))) {}
     })
     .await;
+}
+
+#[tokio::test]
+async fn more_clients_than_sessions_wait_for_one_of_them() {
+    for (agent, is_legacy) in [("w#", true), ("w#", false), ("agent", true), ("agent", false)] {
+        let mut server = fake("one", "legacy");
+        server.max_sessions = 4;
+        let limits = HostLimits { evicted_after: Duration::from_millis(50), ..HostLimits::default() };
+        let rig = Rig::with(HostOptions { limits, ..open_host(HostConfig { servers: vec![server] }) }).await;
+        let call = |number: usize| {
+            let (rig, name) = (&rig, format!("{agent}{number}"));
+            async move {
+                let client = if is_legacy { rig.legacy(&name).await } else { rig.modern(&name).await };
+                // Two at the same time, of which one waits for the slot.
+                let sum = || client.tool("one", "add", json!({"a": 1, "b": 2}));
+                let (first, second) = tokio::join!(sum(), sum());
+                (first.text(), second.text())
+            }
+        };
+        let answers = futures_util::future::join_all((0..12).map(call)).await;
+        assert!(answers.iter().all(|(first, second)| first == "3" && second == "3"), "{answers:?}");
+    }
 }
 
 #[tokio::test]

@@ -113,6 +113,7 @@ impl World {
             needs_permit: true,
             guarded: true,
             share: None,
+            reserves: false,
             exclusive: (self.plan.exclusive && work.tool == 0).then(|| "exclusive".into()),
         }
     }
