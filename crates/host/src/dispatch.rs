@@ -8,9 +8,11 @@ use crate::original;
 use crate::outbox::Form;
 use crate::session::SessionId;
 use crate::translate::legacy_on_modern::ClientIdentity;
+use crate::translate::modern_on_legacy;
+use crate::upstream::{Upstream, Usage, host_initialize};
 use std::sync::Arc;
 use toolbus_call::{CancelBy, Event};
-use toolbus_mcp::{Answer, Era, HostReply, HostRequest, Members, Notify, Rpc, empty_object};
+use toolbus_mcp::{Answer, Era, HostReply, HostRequest, Members, Notify, Raw, Rpc, is_plain_notification};
 use toolbus_protocol::{InboxKind, InboxMessage};
 
 const ROOTS_CHANGED: &str = "notifications/roots/list_changed";
@@ -116,8 +118,9 @@ impl Host {
             return self.cancel_by_notification(&message, &notify);
         }
         let Some(server) = self.server(&notify.server).map(Arc::clone) else { return };
-        // Modern clients send servers nothing but requests.
-        if notify.client.era == Era::Modern || check_names(&notify.server, &notify.session).is_err() {
+        // Of the protocol's own notifications, modern clients send none to servers.
+        let is_unknown_there = notify.client.era == Era::Modern && is_plain_notification(&notify.method);
+        if is_unknown_there || check_names(&notify.server, &notify.session).is_err() {
             return;
         }
         if !self.authorise_notification(message.from.role.as_deref(), &notify) {
@@ -145,11 +148,20 @@ impl Host {
             return;
         }
         let server = Arc::clone(&self.servers[server]);
-        let Ok(session) = server.session(self, session, Era::Legacy, role.as_deref()) else { return };
         let Ok(eras) = server.eras(self).await else { return };
-        let initialize = notify.client.initialize.unwrap_or_else(empty_object);
+        let client = notify.client.era;
+        let is_modern_server = server.era_for(client, &eras) == Era::Modern;
+        if is_modern_server && !is_plain_notification(&notify.method) {
+            // The server has no sessions.
+            if let Ok(upstream) = server.modern_upstream(self, &eras).await {
+                send_notification(&upstream, &notify.method, notify.params).await;
+            }
+            return;
+        }
+        let Ok(session) = server.session(self, session, client, role.as_deref()) else { return };
+        let initialize = notify.client.initialize.unwrap_or_else(|| host_initialize(Usage::Own));
         let is_initialized = notify.method == "notifications/initialized";
-        if server.era_for(Era::Legacy, &eras) == Era::Modern {
+        if is_modern_server {
             if is_initialized && let Ok(identity) = ClientIdentity::of_initialize(&initialize) {
                 keep_listening(self, &server, &session, &eras, identity).await;
             }
@@ -163,15 +175,24 @@ impl Host {
             // Opening the connection sends `notifications/initialized`.
             None => match server.session_upstream(self, &session, || initialize).await {
                 Ok(upstream) => upstream,
-                Err(_) => return,
+                Err(_) => match server.known_eras().filter(|now| !now.speaks(Era::Legacy)) {
+                    // The attempt has shown that the server does not speak the legacy era.
+                    Some(now) => match server.modern_upstream(self, &now).await {
+                        Ok(upstream) => upstream,
+                        Err(_) => return,
+                    },
+                    None => return,
+                },
             },
         };
         if is_initialized && !session.set_initialized(true) {
             return;
         }
-        if let Err(error) = upstream.connection.notify(&notify.method, notify.params).await {
-            tracing::debug!(%error, method = notify.method, "could not forward a client's notification");
-        }
+        let params = match client {
+            Era::Legacy => notify.params,
+            Era::Modern => modern_on_legacy::without_envelope(notify.params.as_ref()).unwrap_or(notify.params),
+        };
+        send_notification(&upstream, &notify.method, params).await;
     }
 
     async fn deliver_answer(&self, message: &InboxMessage, answer: Answer) {
@@ -180,12 +201,18 @@ impl Host {
         let Some(session) = server.known_session(&id) else { return };
         let Err(outcome) = session.answer_client_request(&answer.id, answer.outcome) else { return };
         let Some(upstream) = session.upstream.lock().await.clone() else { return };
-        if upstream.usage == crate::upstream::Usage::Shared && !session.take_shared_request(&answer.id) {
+        if upstream.usage == Usage::Shared && !session.take_shared_request(&answer.id) {
             tracing::debug!(server = server.name(), "ignored an answer to a request that this client did not get");
             return;
         }
         if let Err(error) = upstream.connection.answer(&answer.id, outcome).await {
             tracing::debug!(%error, server = server.name(), "could not forward a client's answer to its server");
         }
+    }
+}
+
+async fn send_notification(upstream: &Upstream, method: &str, params: Option<Raw>) {
+    if let Err(error) = upstream.connection.notify(method, params).await {
+        tracing::debug!(%error, method, "could not forward a client's notification");
     }
 }

@@ -14,8 +14,8 @@ pub type SessionKey = String;
 pub struct ClientHello {
     /// The client's era.
     pub era: Era,
-    /// The unmodified `initialize` params of a legacy client. A modern client sends them in the `_meta` of each
-    /// request.
+    /// The unmodified `initialize` params of a legacy client. A modern client describes itself in the `_meta` of each
+    /// request, but not of its notifications; with those, the params that stand for its last request are here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initialize: Option<Raw>,
 }

@@ -24,6 +24,10 @@ impl Envelope {
         Ok(Self { version, capabilities, client_info: meta.get(meta::CLIENT_INFO).map(ToOwned::to_owned) })
     }
 
+    pub fn with_known_version(self) -> Result<Self, RpcError> {
+        self.check_version().map(|()| self)
+    }
+
     pub fn check_version(&self) -> Result<(), RpcError> {
         if MODERN_VERSIONS.contains(&self.version.as_str()) {
             return Ok(());

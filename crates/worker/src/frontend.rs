@@ -20,6 +20,7 @@ mod upstream_call;
 pub use call::FrontendCall;
 pub use news::News;
 
+use crate::envelope::Envelope;
 use crate::error;
 use crate::view::Upstream;
 use crate::worker::{Worker, lock};
@@ -53,6 +54,8 @@ struct State {
     version: Option<String>,
     /// The lists for which the `initialize` result declared `listChanged`.
     list_changed: Vec<ListKind>,
+    /// What the modern client's last request said about it, for its notifications.
+    description: Option<Description>,
     calls: HashMap<u64, InFlight>,
     last_call: u64,
     pending_requests: PendingRequests,
@@ -60,6 +63,12 @@ struct State {
     contacted: BTreeSet<String>,
     /// Sink for messages that belong to none of the client's calls, if the session has a reader for them.
     out_of_band: Option<mpsc::Sender<Message>>,
+}
+
+/// Capabilities and name of a modern client.
+struct Description {
+    capabilities: Raw,
+    client_info: Option<Raw>,
 }
 
 /// An unanswered request of the client. Keyed by a number of ours, because clients may reuse an id.
@@ -158,6 +167,21 @@ impl Frontend {
         match era {
             Era::Modern => ClientHello::modern(),
             Era::Legacy => ClientHello { era, initialize: lock(&self.state).initialize.clone() },
+        }
+    }
+
+    /// Remembers what a request of the modern client says about it.
+    pub(crate) fn describe_client(&self, envelope: &Envelope) {
+        let mut state = lock(&self.state);
+        let text = |raw: &Option<Raw>| raw.as_ref().map(|raw| raw.get().to_owned());
+        let is_known = state.description.as_ref().is_some_and(|known| {
+            known.capabilities.get() == envelope.capabilities.get()
+                && text(&known.client_info) == text(&envelope.client_info)
+        });
+        if !is_known {
+            let capabilities = envelope.capabilities.detached();
+            let client_info = envelope.client_info.as_ref().map(Raw::detached);
+            state.description = Some(Description { capabilities, client_info });
         }
     }
 

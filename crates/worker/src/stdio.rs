@@ -165,11 +165,11 @@ impl<W: AsyncWrite + Unpin> Service<W> {
             Ok(Message::Request(request)) => {
                 let era =
                     if request.method == "initialize" { Era::Legacy } else { Era::of_params(request.params.as_ref()) };
-                if era == Era::Modern
-                    && let Err(error) =
-                        Envelope::read(request.params.as_ref()).and_then(|envelope| envelope.check_version())
-                {
-                    return self.reject(Some(request.id), error).await;
+                if era == Era::Modern {
+                    match Envelope::read(request.params.as_ref()).and_then(Envelope::with_known_version) {
+                        Ok(envelope) => self.frontend.describe_client(&envelope),
+                        Err(error) => return self.reject(Some(request.id), error).await,
+                    }
                 }
                 let call = self.frontend.request(era, request).await;
                 self.calls.push(next_message(call));

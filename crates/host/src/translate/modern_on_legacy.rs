@@ -85,9 +85,14 @@ pub fn may_request_input(method: &str) -> bool {
     matches!(method, "tools/call" | "prompts/get" | "resources/read")
 }
 
+/// The params without the envelope.
+pub fn without_envelope(params: Option<&Raw>) -> Result<Option<Raw>, MembersError> {
+    meta::without(params, &ENVELOPE_KEYS)
+}
+
 /// The params without the envelope and without the members of a repetition.
 pub fn params(params: Option<&Raw>) -> Result<Option<Raw>, MembersError> {
-    let Some(stripped) = meta::without(params, &ENVELOPE_KEYS)? else { return Ok(None) };
+    let Some(stripped) = without_envelope(params)? else { return Ok(None) };
     let mut members = Members::of(Some(&stripped))?.clone();
     members.remove("inputResponses");
     members.remove("requestState");

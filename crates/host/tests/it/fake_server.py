@@ -6,7 +6,7 @@ changed resource), task (returns a working task with the given id), rewrite (cha
 (appends a line to a file, reports progress, waits for another file, exits if `die` is set).
 With FAKE_STARTS in its environment it appends a line to that file when it starts; FAKE_ELICITING_TOOL is a tool that it
 lists only for a legacy client with elicitation.
-The third argument may list idem_effect, which is effect with an idempotentHint. The method vendor/effect runs effect.
+The third argument may list idem_effect, which is effect with an idempotentHint. The method vendor/effect runs effect, and so does the notification notifications/vendor/effect.
 """
 import json, os, sys, threading, time
 
@@ -218,5 +218,7 @@ for line in sys.stdin:
     elif message["method"] == "notifications/cancelled":
         cancelled.add(params["requestId"])
         listens.pop(params["requestId"], None)
+    elif message["method"] == "notifications/vendor/effect":
+        call(None, {"name": "effect", "arguments": params})
     elif "id" in message:
         threading.Thread(target=serve, args=(message["id"], message["method"], params), daemon=True).start()

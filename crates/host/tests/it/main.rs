@@ -23,3 +23,4 @@ mod refusals;
 mod support;
 mod task_limits;
 mod tasks;
+mod vendor;

@@ -1,10 +1,11 @@
 //! Notifications of the client: cancellations are matched to their call, the rest is routed to its servers.
 
-use super::{Frontend, InFlight};
+use super::{Description, Frontend, InFlight};
 use crate::view::Upstream;
 use crate::worker::lock;
+use serde_json::json;
 use std::sync::Arc;
-use toolbus_mcp::{Era, HostRequest, Id, Members, Notification, Notify, Raw, raw};
+use toolbus_mcp::{ClientHello, Era, HostRequest, Id, LATEST_LEGACY, Members, Notification, Notify, Raw, raw};
 
 impl Frontend {
     /// Handles a notification of the client.
@@ -67,11 +68,24 @@ impl Frontend {
             .is_some_and(|upstream| upstream.away_since_ms.is_none())
     }
 
+    /// A legacy server may have to be opened for the notification, with the client's `initialize` or what stands for it.
+    fn initialize_for(&self, era: Era) -> Option<Raw> {
+        let state = lock(&self.state);
+        match (era, &state.description) {
+            (Era::Legacy, _) => state.initialize.clone(),
+            (Era::Modern, description) => description.as_ref().map(|Description { capabilities, client_info }| {
+                let nameless = || raw(&json!({"name": "unknown", "version": "unknown"}));
+                let info = client_info.clone().unwrap_or_else(nameless);
+                raw(&json!({"protocolVersion": LATEST_LEGACY, "capabilities": capabilities, "clientInfo": info}))
+            }),
+        }
+    }
+
     async fn notify(&self, upstream: &Upstream, era: Era, method: &str, params: Option<Raw>) {
         let notify = Notify {
             server: upstream.server().to_owned(),
             session: self.session.clone(),
-            client: self.hello(era),
+            client: ClientHello { initialize: self.initialize_for(era), era },
             method: method.to_owned(),
             params,
         };

@@ -11,7 +11,7 @@ use hyper::{HeaderMap, Response, StatusCode};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_mcp::{Era, Message, Request, RpcError, codes};
+use toolbus_mcp::{Era, Message, Notification, Request, RpcError, codes, is_plain_notification};
 use xxhash_rust::xxh3::Xxh3;
 
 pub async fn post(
@@ -22,8 +22,10 @@ pub async fn post(
 ) -> Response<HttpBody> {
     let request = match message {
         Message::Request(request) => request,
-        // Notifications are ignored: a request id in a cancellation could match a call of another client.
-        Message::Notification(_) => return reply::empty(StatusCode::ACCEPTED),
+        Message::Notification(notification) => {
+            notify(service, principal, notification).await;
+            return reply::empty(StatusCode::ACCEPTED);
+        }
         Message::Response(response) => {
             let error = RpcError::new(codes::INVALID_REQUEST, "Invalid request: there is no pending client request");
             return reply::error(StatusCode::BAD_REQUEST, response.id, error);
@@ -50,6 +52,17 @@ pub async fn post(
         Err(_) => {}
     }
     reply::stream(events(call, ready, service.options.keepalive))
+}
+
+/// Forwards a notification that is not the protocol's own and says which client sent it. The others are ignored: a request
+/// id in a cancellation could match a call of another client.
+async fn notify(service: &Arc<HttpService>, principal: &Principal, notification: Notification) {
+    let envelope = Envelope::read(notification.params.as_ref()).and_then(Envelope::with_known_version);
+    let Some(envelope) = envelope.ok().filter(|_| !is_plain_notification(&notification.method)) else { return };
+    let Ok(worker) = service.worker(principal).await else { return };
+    let frontend = Frontend::new(worker, session_key(principal, &envelope));
+    frontend.describe_client(&envelope);
+    frontend.notification(Era::Modern, notification).await;
 }
 
 /// Runs the checks in the order in which the protocol requires errors to be reported.
