@@ -1,6 +1,7 @@
 //! The servers of all hosts that the worker may use, in a fixed order. With a single server the worker is transparent;
 //! with several it merges their lists and routes requests by name.
 
+mod meant;
 pub mod params;
 mod routes;
 mod template;

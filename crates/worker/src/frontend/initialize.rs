@@ -6,7 +6,7 @@ use crate::view::{Upstream, View};
 use serde_json::{Map, Value, json};
 use toolbus_mcp::{Era, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSIONS, Members, Raw, raw};
 
-const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
 pub fn initialize_from_manifest(upstream: &Upstream, params: Option<&Raw>) -> Option<Raw> {
     let manifest = upstream.manifest();

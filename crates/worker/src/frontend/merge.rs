@@ -1,9 +1,10 @@
 //! Merged lists of several servers. All servers are queried concurrently; an unavailable or slow server is listed from
-//! its manifest. Lists are merged page by page, and the cursor holds the cursors of the servers.
+//! its manifest. Lists are merged page by page, and the cursor holds the cursors of the servers. Other members of the
+//! pages, and of their `_meta`, are kept; if servers give different values, that of the first one.
 
 use super::Frontend;
 use super::call::Work;
-use super::initialize::own_info;
+use super::initialize::{SERVER_INFO, own_info};
 use super::tasks::offer;
 use super::upstream_call::{Purpose, UpstreamCall};
 use crate::view::{Upstream, View};
@@ -12,7 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use toolbus_mcp::{Era, ListKind, Members, Outcome, Raw, RpcError, raw};
+use toolbus_mcp::{Era, ListKind, Members, Outcome, Raw, RpcError, meta, raw};
 
 /// A list method that can be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,15 +60,16 @@ pub fn list(frontend: &Arc<Frontend>, view: &Arc<View>, era: Era, listing: Listi
         };
         let pages = fetch_pages(&frontend, requested, era, listing, params.as_ref()).await;
         let ttl_ms = pages.iter().map(|(_, page)| page.ttl_ms.unwrap_or(0)).min();
+        let rest = merge_rest(&pages);
         let (items, next) = merge_pages(&frontend, &view, listing, pages);
-        Outcome::Result(to_result(era, listing, &items, encode_cursor(&next), ttl_ms.unwrap_or(0), true))
+        Outcome::Result(to_result(era, listing, rest, &items, encode_cursor(&next), ttl_ms.unwrap_or(0), true))
     }))
 }
 
 /// The whole list of a server that is unavailable.
 pub fn from_manifest(upstream: &Upstream, era: Era, kind: ListKind) -> Raw {
     let items = upstream.manifest().items(kind).to_vec();
-    to_result(era, Listing::Items(kind), &items, None, 0, false)
+    to_result(era, Listing::Items(kind), Members::default(), &items, None, 0, false)
 }
 
 #[derive(Default)]
@@ -75,7 +77,12 @@ pub struct Page {
     items: Vec<Raw>,
     next: Option<Raw>,
     ttl_ms: Option<u64>,
+    /// The members that are not the page's own.
+    rest: Members,
 }
+
+/// The members of a page that are merged by their meaning.
+const MERGED: [&str; 4] = ["nextCursor", "ttlMs", "resultType", "cacheScope"];
 
 /// A page to fetch: the server and the cursor of the page, `None` for the first.
 pub type ServerPage = (Arc<Upstream>, Option<Raw>);
@@ -165,11 +172,33 @@ async fn fetch_page(
 }
 
 fn parse_page(listing: Listing, result: &Raw) -> Option<Page> {
-    let result = Members::of(Some(result)).ok()?;
-    let items = serde_json::from_str(result.get(listing.items())?.get()).ok()?;
+    let (result, items) = Members::with_items(result, listing.items()).ok()?;
+    let items = items?;
     let next = result.get("nextCursor").filter(|next| next.get() != "null").map(ToOwned::to_owned);
     let ttl_ms = result.get("ttlMs").and_then(|ttl| ttl.get().parse().ok());
-    Some(Page { items, next, ttl_ms })
+    let mut rest = result;
+    MERGED.iter().chain(&[listing.items()]).for_each(|name| drop(rest.remove(name)));
+    Some(Page { items, next, ttl_ms, rest })
+}
+
+/// The other members of all pages.
+fn merge_rest(pages: &[(Arc<Upstream>, Page)]) -> Members {
+    let (mut merged, mut merged_meta) = (Members::default(), Members::default());
+    for (_, page) in pages {
+        add_missing(&mut merged, &page.rest);
+        add_missing(&mut merged_meta, Members::of(page.rest.get(meta::META)).unwrap_or_default());
+    }
+    merged.remove(meta::META);
+    if !merged_meta.is_empty() {
+        merged.set(meta::META, merged_meta.into_raw());
+    }
+    merged
+}
+
+fn add_missing(into: &mut Members, from: &Members) {
+    for (name, value) in from.iter().filter(|(name, _)| !into.contains(name)).collect::<Vec<_>>() {
+        into.set(name, value.clone());
+    }
 }
 
 /// The visible items of all pages, and the cursors of the next pages.
@@ -201,8 +230,16 @@ fn is_visible(frontend: &Frontend, view: &View, listing: Listing, upstream: &Ups
     }
 }
 
-fn to_result(era: Era, listing: Listing, items: &[Raw], next: Option<String>, ttl_ms: u64, own: bool) -> Raw {
-    let mut result = Members::default();
+fn to_result(
+    era: Era,
+    listing: Listing,
+    rest: Members,
+    items: &[Raw],
+    next: Option<String>,
+    ttl_ms: u64,
+    own: bool,
+) -> Raw {
+    let mut result = rest;
     result.set(listing.items(), raw(items));
     if let Some(next) = next {
         result.set("nextCursor", raw(&next));
@@ -211,7 +248,8 @@ fn to_result(era: Era, listing: Listing, items: &[Raw], next: Option<String>, tt
         let members = [("resultType", json!("complete")), ("ttlMs", ttl_ms.into()), ("cacheScope", json!("private"))];
         members.into_iter().for_each(|(name, value): (_, Value)| result.set(name, raw(&value)));
         if own {
-            result.set("_meta", raw(&json!({"io.modelcontextprotocol/serverInfo": own_info()})));
+            // An object, because it was merged from objects.
+            result.edit(meta::META, |meta| meta.set(SERVER_INFO, raw(&own_info()))).ok();
         }
     }
     result.into_raw()

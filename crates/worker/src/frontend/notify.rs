@@ -5,7 +5,9 @@ use crate::view::Upstream;
 use crate::worker::lock;
 use serde_json::json;
 use std::sync::Arc;
-use toolbus_mcp::{ClientHello, Era, HostRequest, Id, LATEST_LEGACY, Members, Notification, Notify, Raw, raw};
+use toolbus_mcp::{
+    ClientHello, Era, HostRequest, Id, LATEST_LEGACY, Members, Notification, Notify, Raw, is_plain_notification, raw,
+};
 
 impl Frontend {
     /// Handles a notification of the client.
@@ -33,7 +35,12 @@ impl Frontend {
                     self.notify(upstream, era, &method, params.clone()).await;
                 }
             }
-            // Hosts open the sessions of several servers themselves. Unknown notifications have no target.
+            (None, method) if !is_plain_notification(method) => {
+                if let Some(upstream) = view.meant(method, params.as_ref()) {
+                    self.notify(upstream, era, method, params).await;
+                }
+            }
+            // Hosts open the sessions of several servers themselves.
             (None, _) => {}
         }
     }

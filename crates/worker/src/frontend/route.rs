@@ -158,7 +158,12 @@ impl IncomingRequest<'_> {
 
     async fn route_by_name(self, view: &Arc<View>) -> Work {
         let Some(name) = routed_name(self.method, self.params.as_ref()) else {
-            return Work::Ready(Some(self.missing_name().into()));
+            let missing = self.missing_name();
+            let is_unknown = missing.code == codes::METHOD_NOT_FOUND;
+            return match view.meant(self.method, self.params.as_ref()).filter(|_| is_unknown) {
+                Some(upstream) => self.forward(upstream, Purpose::MayMakeTask).await,
+                None => Work::Ready(Some(missing.into())),
+            };
         };
         match self.frontend.worker.owner(view, &name) {
             Some(upstream) => self.forward(&upstream, Purpose::MayMakeTask).await,

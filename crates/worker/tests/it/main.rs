@@ -9,6 +9,7 @@ mod http_legacy;
 mod http_modern;
 mod listening;
 mod merged;
+mod merged_unknown;
 mod real_bus;
 mod stdio;
 mod support;
