@@ -5,6 +5,7 @@
 //! the order of members.
 
 mod admin;
+mod batch;
 mod bus;
 mod bus_text;
 mod era;
@@ -22,6 +23,7 @@ pub use admin::{
     AdminRequest, CallList, CallRow, CallState, DeadLetter, DeadList, TaskList, TaskName, TaskStatus, TaskView,
     TaskWish,
 };
+pub use batch::{BATCH_VERSION, MAX_BATCH, parse_batch};
 pub use bus::{
     Answer, ApprovalDecision, BusBodyError, ClientHello, HostEvent, HostReply, HostRequest, Notify, Rpc, SessionKey,
 };

@@ -1,7 +1,7 @@
 //! JSON-RPC messages with raw params, results and errors.
 
 use crate::members::{Members, MembersError};
-use crate::{Raw, RpcError, codes, raw};
+use crate::{BATCH_VERSION, MAX_BATCH, Raw, RpcError, codes, raw};
 use bytestring::ByteString;
 use std::fmt;
 
@@ -124,9 +124,12 @@ pub enum MessageError {
     /// Not a JSON object, or a duplicate member.
     #[error("Parse error: {0}")]
     Syntax(#[from] MembersError),
-    /// A JSON-RPC batch, which is not supported.
-    #[error("Invalid request: batches are not supported; send one message at a time")]
+    /// A JSON-RPC batch, which [`parse_batch`](crate::parse_batch) reads.
+    #[error("Invalid request: only version {BATCH_VERSION} of the protocol has batches; send one message at a time")]
     Batch,
+    /// A batch without messages, or with too many.
+    #[error("Invalid request: a batch must have 1 to {MAX_BATCH} messages")]
+    BatchSize,
     /// A member is missing or has the wrong type.
     #[error("Invalid request: {reason}")]
     Shape {
@@ -142,7 +145,7 @@ impl MessageError {
     pub fn to_rpc_error(&self) -> RpcError {
         let code = match self {
             Self::Syntax(_) => codes::PARSE_ERROR,
-            Self::Batch | Self::Shape { .. } => codes::INVALID_REQUEST,
+            Self::Batch | Self::BatchSize | Self::Shape { .. } => codes::INVALID_REQUEST,
         };
         RpcError::new(code, self.to_string())
     }

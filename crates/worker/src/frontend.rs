@@ -33,7 +33,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolbus_client::BrokerError;
-use toolbus_mcp::{ClientHello, Era, HostRequest, Id, ListKind, Members, Message, Raw, Request, Response, SessionKey};
+use toolbus_mcp::{
+    BATCH_VERSION, ClientHello, Era, HostRequest, Id, ListKind, Members, Message, Raw, Request, Response, SessionKey,
+};
 use toolbus_protocol::Body;
 
 /// Deadline of one-way messages, such as the close of a session, that are queued for an absent host.
@@ -129,6 +131,11 @@ impl Frontend {
     /// The protocol version that the client's `initialize` negotiated.
     pub fn version(&self) -> Option<String> {
         lock(&self.state).version.clone()
+    }
+
+    /// Whether the client may send JSON-RPC batches.
+    pub fn accepts_batches(&self) -> bool {
+        lock(&self.state).version.as_deref() == Some(BATCH_VERSION)
     }
 
     /// The session key.

@@ -2,6 +2,7 @@
 //! the response. `Host` and `Origin` have to be checked by the server that owns the port.
 
 mod abandoned;
+mod batch;
 mod body;
 mod events;
 mod headers;
@@ -32,7 +33,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use toolbus_base::Share;
 use toolbus_client::BrokerError;
-use toolbus_mcp::{Era, LEGACY_VERSIONS, MODERN_VERSIONS, Message, RpcError, codes};
+use toolbus_mcp::{Era, LEGACY_VERSIONS, MODERN_VERSIONS, Message, MessageError, RpcError, codes};
 
 /// The authenticated identity of an HTTP client.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -184,13 +185,17 @@ impl HttpService {
             Ok(body) => body,
             Err((status, error)) => return reply::error(status, None, error),
         };
-        let message = match ByteString::try_from(body).map(Message::parse) {
-            Ok(Ok(message)) => message,
-            Ok(Err(error)) => return reply::error(StatusCode::BAD_REQUEST, error.id().cloned(), error.to_rpc_error()),
+        let text = match ByteString::try_from(body) {
+            Ok(text) => text,
             Err(_) => {
                 let error = RpcError::new(codes::PARSE_ERROR, "Parse error: not UTF-8");
                 return reply::error(StatusCode::BAD_REQUEST, None, error);
             }
+        };
+        let message = match Message::parse(text.clone()) {
+            Ok(message) => message,
+            Err(MessageError::Batch) => return batch::post(self, &principal, headers, &text).await,
+            Err(error) => return reply::error(StatusCode::BAD_REQUEST, error.id().cloned(), error.to_rpc_error()),
         };
         match era_of(headers, &message) {
             Era::Legacy => legacy::post(self, principal, headers, message).await,

@@ -1,6 +1,7 @@
 //! MCP over the process's own stdin and stdout: one message per line, either era per message. One loop does all I/O, so
 //! that a call costs no switch between tasks.
 
+pub mod batches;
 mod lines;
 mod process;
 
@@ -10,6 +11,8 @@ use crate::envelope::Envelope;
 use crate::error;
 use crate::frontend::{Frontend, FrontendCall, News};
 use crate::worker::Worker;
+use batches::{BatchNo, Batches};
+use bytestring::ByteString;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use lines::{Line, Lines};
@@ -18,7 +21,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use toolbus_mcp::{Era, Id, Message, Outcome, Response, RpcError, ScannedId, codes};
+use toolbus_mcp::{
+    Era, Id, Message, MessageError, Outcome, Request, Response, RpcError, ScannedId, codes, parse_batch,
+};
 
 /// The limits of the stdio transport.
 #[derive(Debug, Clone)]
@@ -67,7 +72,8 @@ pub async fn serve_streams(
     let frontend = Frontend::new(worker, uuid::Uuid::new_v4().to_string());
     let news = News::open(&frontend);
     let calls = FuturesUnordered::new();
-    let mut service = Service { frontend: Arc::clone(&frontend), news, calls, output, options };
+    let batches = Batches::default();
+    let mut service = Service { frontend: Arc::clone(&frontend), news, calls, batches, output, options };
     let outcome = service.run(input).await;
     let leaves_calls = service.options.stop.is_cancelled() && service.has_running_calls();
     if leaves_calls {
@@ -88,12 +94,19 @@ pub async fn serve_streams(
 /// How long a stopped service may take to close its session at the hosts, and to write to a client that does not read.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-type PendingCall = std::pin::Pin<Box<dyn Future<Output = (FrontendCall, Option<Message>)> + Send>>;
+type PendingCall = std::pin::Pin<Box<dyn Future<Output = (RunningCall, Option<Message>)> + Send>>;
+
+/// A request of the client, and the batch that its response belongs to.
+struct RunningCall {
+    call: FrontendCall,
+    batch: Option<BatchNo>,
+}
 
 struct Service<W> {
     frontend: Arc<Frontend>,
     news: News,
     calls: FuturesUnordered<PendingCall>,
+    batches: Batches,
     output: W,
     options: StdioOptions,
 }
@@ -145,42 +158,89 @@ impl<W: AsyncWrite + Unpin> Service<W> {
         }
     }
 
-    async fn forward(&mut self, call: FrontendCall, message: Option<Message>) -> Result<(), StdioError> {
-        let Some(message) = message else { return Ok(()) };
-        if !matches!(message, Message::Response(_)) {
-            self.calls.push(next_message(call));
+    async fn forward(&mut self, running: RunningCall, message: Option<Message>) -> Result<(), StdioError> {
+        match (running.batch, message) {
+            (Some(batch), message @ (None | Some(Message::Response(_)))) => self.end_in_batch(batch, message).await,
+            (None, None) => Ok(()),
+            (_, Some(message)) => {
+                if !matches!(message, Message::Response(_)) {
+                    self.calls.push(next_message(running));
+                }
+                self.write(&message).await
+            }
         }
-        self.write(&message).await
+    }
+
+    async fn end_in_batch(&mut self, batch: BatchNo, response: Option<Message>) -> Result<(), StdioError> {
+        match self.batches.ended(batch, response) {
+            Some(responses) => self.write_line(responses).await,
+            None => Ok(()),
+        }
     }
 
     async fn handle_line(&mut self, line: Line) -> Result<(), StdioError> {
         let text = match line {
-            Line::Text(text) => text,
+            Line::Text(text) => ByteString::from(text),
             Line::TooLong(found) => return self.handle_overlong(&found).await,
             Line::NotUtf8 => {
                 return self.reject(None, RpcError::new(codes::PARSE_ERROR, "Parse error: not UTF-8")).await;
             }
         };
-        match Message::parse(text) {
+        match Message::parse(text.clone()) {
+            Err(MessageError::Batch) if self.frontend.accepts_batches() => self.handle_batch(&text).await,
+            message => match self.handle(message, None).await {
+                Some(response) => self.write(&response).await,
+                None => Ok(()),
+            },
+        }
+    }
+
+    async fn handle_batch(&mut self, text: &ByteString) -> Result<(), StdioError> {
+        let messages = match parse_batch(text) {
+            Ok(messages) => messages,
+            Err(error) => return self.reject(None, error.to_rpc_error()).await,
+        };
+        let batch = self.batches.open();
+        for message in messages {
+            if let Some(response) = self.handle(message, Some(batch)).await {
+                self.batches.add_response(batch, response);
+            }
+        }
+        self.end_in_batch(batch, None).await
+    }
+
+    /// Handles a message. Returns the response to one that is rejected.
+    async fn handle(&mut self, message: Result<Message, MessageError>, batch: Option<BatchNo>) -> Option<Message> {
+        match message {
             Ok(Message::Request(request)) => {
-                let era =
-                    if request.method == "initialize" { Era::Legacy } else { Era::of_params(request.params.as_ref()) };
-                if era == Era::Modern {
-                    match Envelope::read(request.params.as_ref()).and_then(Envelope::with_known_version) {
-                        Ok(envelope) => self.frontend.describe_client(&envelope),
-                        Err(error) => return self.reject(Some(request.id), error).await,
-                    }
-                }
+                let checked = if batch.is_some() { check_batched(&request) } else { Ok(()) };
+                let era = match checked.and_then(|()| self.era_of(&request)) {
+                    Ok(era) => era,
+                    Err(error) => return Some(Response { id: Some(request.id), outcome: error.into() }.into()),
+                };
                 let call = self.frontend.request(era, request).await;
-                self.calls.push(next_message(call));
+                batch.iter().for_each(|batch| self.batches.add_running(*batch));
+                self.calls.push(next_message(RunningCall { call, batch }));
             }
             Ok(Message::Notification(notification)) => {
                 self.frontend.notification(self.frontend.era(), notification).await
             }
             Ok(Message::Response(response)) => self.frontend.response(response).await,
-            Err(error) => return self.reject(error.id().cloned(), error.to_rpc_error()).await,
+            Err(error) => {
+                return Some(Response { id: error.id().cloned(), outcome: error.to_rpc_error().into() }.into());
+            }
         }
-        Ok(())
+        None
+    }
+
+    /// The era of a request. A modern one has to say which version it uses.
+    fn era_of(&self, request: &Request) -> Result<Era, RpcError> {
+        if request.method == "initialize" || Era::of_params(request.params.as_ref()) == Era::Legacy {
+            return Ok(Era::Legacy);
+        }
+        let envelope = Envelope::read(request.params.as_ref()).and_then(Envelope::with_known_version)?;
+        self.frontend.describe_client(&envelope);
+        Ok(Era::Modern)
     }
 
     /// Answers a message over the limit under its own id, so that its sender does not wait forever.
@@ -201,7 +261,10 @@ impl<W: AsyncWrite + Unpin> Service<W> {
     }
 
     async fn write(&mut self, message: &Message) -> Result<(), StdioError> {
-        let mut line = message.to_json();
+        self.write_line(message.to_json()).await
+    }
+
+    async fn write_line(&mut self, mut line: String) -> Result<(), StdioError> {
         line.push('\n');
         let write = async {
             self.output.write_all(line.as_bytes()).await?;
@@ -222,9 +285,17 @@ impl<W: AsyncWrite + Unpin> Service<W> {
     }
 }
 
-fn next_message(mut call: FrontendCall) -> PendingCall {
+fn next_message(mut running: RunningCall) -> PendingCall {
     Box::pin(async move {
-        let message = call.next().await;
-        (call, message)
+        let message = running.call.next().await;
+        (running, message)
     })
+}
+
+/// The protocol forbids `initialize` in a batch.
+pub fn check_batched(request: &Request) -> Result<(), RpcError> {
+    if request.method == "initialize" {
+        return Err(RpcError::new(codes::INVALID_REQUEST, "Invalid request: initialize can't be part of a batch"));
+    }
+    Ok(())
 }

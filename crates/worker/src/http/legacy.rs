@@ -88,7 +88,7 @@ pub fn end_session(service: &Arc<HttpService>, principal: &Principal, headers: &
     }
 }
 
-fn session(
+pub fn session(
     service: &HttpService,
     principal: &Principal,
     headers: &HeaderMap,
@@ -151,25 +151,10 @@ async fn call(
     session: Arc<Session>,
     request: Request,
 ) -> Response<HttpBody> {
-    let key = session.frontend.may_join(&request).then(|| CallKey::of(principal, &request)).flatten();
-    let earlier = match &key {
-        Some(key) => service.abandoned.join(key, &session).await,
-        None => None,
+    let mut exchange = match begin(service, principal, session, request).await {
+        Ok(exchange) => exchange,
+        Err(answered) => return reply::json(StatusCode::OK, &answered),
     };
-    let call = match earlier {
-        Some(JoinedCall::Ended(outcome, call)) => {
-            let outcome = joined::mark_joined(outcome, call.as_deref());
-            return reply::json(StatusCode::OK, &RpcResponse { id: Some(request.id), outcome }.into());
-        }
-        Some(JoinedCall::Running(mut call, earlier)) => {
-            call.join(&session.frontend, &request, earlier);
-            call
-        }
-        None => session.frontend.request(Era::Legacy, request).await,
-    };
-    let abandoned = Arc::clone(&service.abandoned);
-    session.readers.fetch_add(1, Ordering::Relaxed);
-    let mut exchange = Exchange { session, call: Some(call), stream: None, key, abandoned };
     let first = match tokio::time::timeout(service.options.legacy_quiet, exchange.next()).await {
         Ok(Some(message @ Message::Response(_))) => return reply::json(StatusCode::OK, &message),
         Ok(Some(message)) => Some(message),
@@ -187,8 +172,37 @@ async fn call(
     reply::stream(exchange.events(ready, service.options.keepalive))
 }
 
+/// Starts the call, or joins it to an earlier equal one whose client lost its connection. Returns the response if that one
+/// has ended.
+pub async fn begin(
+    service: &Arc<HttpService>,
+    principal: &Principal,
+    session: Arc<Session>,
+    request: Request,
+) -> Result<Exchange, Message> {
+    let key = session.frontend.may_join(&request).then(|| CallKey::of(principal, &request)).flatten();
+    let earlier = match &key {
+        Some(key) => service.abandoned.join(key, &session).await,
+        None => None,
+    };
+    let call = match earlier {
+        Some(JoinedCall::Ended(outcome, call)) => {
+            let outcome = joined::mark_joined(outcome, call.as_deref());
+            return Err(RpcResponse { id: Some(request.id), outcome }.into());
+        }
+        Some(JoinedCall::Running(mut call, earlier)) => {
+            call.join(&session.frontend, &request, earlier);
+            call
+        }
+        None => session.frontend.request(Era::Legacy, request).await,
+    };
+    let abandoned = Arc::clone(&service.abandoned);
+    session.readers.fetch_add(1, Ordering::Relaxed);
+    Ok(Exchange { session, call: Some(call), stream: None, key, abandoned })
+}
+
 /// A call and its stream in the event log. If the client disconnects, the call goes on in the background.
-struct Exchange {
+pub struct Exchange {
     session: Arc<Session>,
     call: Option<FrontendCall>,
     stream: Option<u64>,
@@ -197,6 +211,11 @@ struct Exchange {
 }
 
 impl Exchange {
+    /// All messages of the call, for a response that can't be resumed.
+    pub fn messages(self) -> impl Stream<Item = Message> + Send + 'static {
+        stream::unfold(self, |mut exchange| async move { Some((exchange.next().await?, exchange)) })
+    }
+
     async fn next(&mut self) -> Option<Message> {
         let message = self.call.as_mut()?.next().await;
         if matches!(message, None | Some(Message::Response(_))) {

@@ -20,7 +20,11 @@ pub fn empty(status: StatusCode) -> Response<HttpBody> {
 }
 
 pub fn json(status: StatusCode, message: &Message) -> Response<HttpBody> {
-    let mut answer = Response::new(Full::new(Bytes::from(message.to_json())).boxed_unsync());
+    json_text(status, message.to_json())
+}
+
+pub fn json_text(status: StatusCode, text: String) -> Response<HttpBody> {
+    let mut answer = Response::new(Full::new(Bytes::from(text)).boxed_unsync());
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod away;
+mod batches;
 mod http_abandoned;
 mod http_input;
 mod http_legacy;
