@@ -64,7 +64,8 @@ pub fn mount(broker: &OpenBroker, args: EndpointArgs) -> Result<(), Failure> {
         role: args.mcp_role,
         loopback_role: args.loopback_role,
     };
-    let options = HttpOptions { worker, ..HttpOptions::default() };
+    let session_folder = Some(broker.data.join("mcp-sessions"));
+    let options = HttpOptions { worker, session_folder, ..HttpOptions::default() };
     let service = HttpService::new(
         Arc::new(RequestPrincipals { server: Arc::clone(&broker.server) }),
         Arc::clone(&pool) as _,

@@ -106,6 +106,13 @@ pub fn message_too_large(limit: usize) -> RpcError {
     RpcError::new(codes::INVALID_REQUEST, format!("Invalid request: message larger than {limit} bytes")).with_data(data)
 }
 
+/// For a call whose response the client can't get any more, because the endpoint was restarted.
+pub fn cut_off() -> RpcError {
+    let message = "toolbus was restarted while the call ran; whether it has ended is not known here";
+    let hint = "repeat the call with the same arguments: it gets the answer of this one, if there is one, and does not run twice";
+    RpcError::bus(ErrorCode::OutcomeUnknown.code(), message, hint)
+}
+
 pub fn session_unknown() -> RpcError {
     let data =
         json!({"code": ErrorCode::SessionUnknown.code(), "hint": "send initialize again, without the session header"});

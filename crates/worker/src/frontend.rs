@@ -26,7 +26,8 @@ use crate::view::Upstream;
 use crate::worker::{Worker, lock};
 use call::Work;
 use client_requests::PendingRequests;
-use std::collections::{BTreeSet, HashMap};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{
     BATCH_VERSION, ClientHello, Era, HostRequest, Id, ListKind, Members, Message, Raw, Request, Response, SessionKey,
+    raw,
 };
 use toolbus_protocol::Body;
 
@@ -194,6 +196,22 @@ impl Frontend {
 
     fn has_initialized(&self) -> bool {
         lock(&self.state).initialize.is_some()
+    }
+
+    /// What a legacy session needs to continue in another process: the params of `initialize`, and the parts of its result
+    /// that [`Frontend::restore`] reads.
+    pub(crate) fn negotiated(&self) -> Option<(Raw, Raw)> {
+        let state = lock(&self.state);
+        let capabilities = state.list_changed.iter().map(|kind| (kind.capability(), json!({"listChanged": true})));
+        let capabilities: BTreeMap<_, _> = capabilities.collect();
+        let result = json!({"protocolVersion": state.version.as_ref()?, "capabilities": capabilities});
+        Some((state.initialize.clone()?, raw(&result)))
+    }
+
+    /// Continues a session of an earlier process.
+    pub(crate) fn restore(&self, initialize: Raw, negotiated: &Raw) {
+        lock(&self.state).initialize = Some(initialize);
+        self.record_initialize(negotiated);
     }
 
     /// Records the result of the client's `initialize`.

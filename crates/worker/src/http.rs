@@ -6,6 +6,7 @@ mod batch;
 mod body;
 mod events;
 mod headers;
+mod kept;
 mod legacy;
 mod modern;
 mod reply;
@@ -28,9 +29,10 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use session::Sessions;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 use toolbus_base::Share;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{Era, LEGACY_VERSIONS, MODERN_VERSIONS, Message, MessageError, RpcError, codes};
@@ -76,6 +78,8 @@ pub struct HttpOptions {
     pub max_sessions: usize,
     /// Idle time after which a legacy session without readers and calls is ended.
     pub session_idle: Duration,
+    /// The folder for records of legacy sessions, which continue in the next process. `None`: they end with the process.
+    pub session_folder: Option<PathBuf>,
     /// How long a legacy call may be silent before its response becomes an event stream, which can be resumed.
     pub legacy_quiet: Duration,
     /// How long a modern call may be silent before its response becomes an event stream. Until then an error still
@@ -101,6 +105,7 @@ impl Default for HttpOptions {
             body_patience: Duration::from_secs(30),
             max_sessions: 1024,
             session_idle: Duration::from_secs(30 * 60),
+            session_folder: None,
             legacy_quiet: Duration::from_millis(200),
             modern_quiet: Duration::from_secs(10),
             keepalive: Duration::from_secs(15),
@@ -120,7 +125,8 @@ pub struct HttpService {
     workers: Mutex<HashMap<Principal, Arc<Worker>>>,
     sessions: Arc<Sessions>,
     abandoned: Arc<AbandonedCalls>,
-    is_detached: AtomicBool,
+    /// Cancelled before the server ends its connections.
+    stopping: CancellationToken,
 }
 
 /// Number of cached workers from which on those without a session are evicted.
@@ -131,15 +137,16 @@ impl HttpService {
     pub fn new(principals: Arc<dyn Principals>, pool: Arc<dyn BusPool>, options: HttpOptions) -> Arc<Self> {
         let sessions = Sessions::new(&options);
         let abandoned = Arc::new(AbandonedCalls::new(options.join_window, options.max_join_bytes));
-        let (workers, is_detached) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Self { options, principals, pool, workers, sessions, abandoned, is_detached })
+        let (workers, stopping) = (Mutex::default(), CancellationToken::new());
+        Arc::new(Self { options, principals, pool, workers, sessions, abandoned, stopping })
     }
 
-    /// Detaches all workers, before the server ends its connections: see [`Worker::detach`].
+    /// Detaches all workers, before the server ends its connections: see [`Worker::detach`]. Clients that wait for a call get
+    /// an error, since the next process can't send them the response.
     pub fn detach(&self) {
         let workers = lock(&self.workers);
-        self.is_detached.store(true, Ordering::Relaxed);
         workers.values().for_each(|worker| worker.detach());
+        self.stopping.cancel();
     }
 
     /// Handles one HTTP request.
@@ -156,8 +163,8 @@ impl HttpService {
         let is_modern = headers::version(&head.headers).is_some_and(|version| !LEGACY_VERSIONS.contains(&version));
         match head.method {
             Method::POST => self.post(principal, &head.headers, body).await,
-            Method::GET if !is_modern => legacy::open_stream(&self, &principal, &head.headers),
-            Method::DELETE if !is_modern => legacy::end_session(&self, &principal, &head.headers),
+            Method::GET if !is_modern => legacy::open_stream(&self, &principal, &head.headers).await,
+            Method::DELETE if !is_modern => legacy::end_session(&self, &principal, &head.headers).await,
             _ => {
                 let mut answer = reply::empty(StatusCode::METHOD_NOT_ALLOWED);
                 let allowed = if is_modern { "POST" } else { "GET, POST, DELETE" };
@@ -212,7 +219,7 @@ impl HttpService {
             return Ok(Arc::clone(worker));
         }
         let worker = Worker::new(bus, self.options.worker.clone());
-        if self.is_detached.load(Ordering::Relaxed) {
+        if self.stopping.is_cancelled() {
             worker.detach();
         }
         workers.insert(principal.clone(), Arc::clone(&worker));

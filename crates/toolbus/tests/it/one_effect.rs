@@ -299,6 +299,41 @@ async fn a_call_over_http_that_a_stop_of_the_broker_cut_off_is_joined_when_it_is
 }
 
 #[tokio::test]
+async fn a_legacy_session_over_http_survives_a_restart_of_the_broker_and_its_repeated_call_is_joined() {
+    for name in ["-TERM", "-KILL"] {
+        let mut fixture = Fixture::start().await;
+        let address = fixture.broker.address;
+        let token = std::fs::read_to_string(fixture.token()).expect("a token").trim().to_owned();
+        let url = format!("http://{address}/mcp");
+        let mut client = HttpClient::to(&url, &token);
+        let hello = r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}"#;
+        soon("a session", client.request("initialize", hello)).await;
+        let session = client.session().to_owned();
+        let arguments = json!({"name": "act", "arguments": {"id": name, "seconds": 3.0}});
+        let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": arguments}).to_string();
+        let call = |client: HttpClient| {
+            let (session, body) = (session.clone(), body.clone());
+            async move { client.send(&[("mcp-session-id", &session), ("mcp-protocol-version", "2025-11-25")], body).await }
+        };
+        let cut_off = tokio::spawn(call(client));
+        fixture.until_started(name).await;
+        // The response has become a stream.
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        signal(&fixture.broker.child, name).await;
+        soon("the broker ends", fixture.broker.child.wait()).await.expect("it can be waited for");
+        match soon("the end of the stream", cut_off).await {
+            Ok((_, text)) => assert!(name == "-TERM" && text.contains("TB0420"), "{name} {text}"),
+            Err(_) => assert_eq!(name, "-KILL", "a stream that is stopped ends with an error for the call"),
+        }
+        fixture.broker = start_broker(fixture.folder.path(), &address.to_string()).await;
+        let (status, text) = soon("the response", call(HttpClient::to(&url, &token))).await;
+        assert_eq!(status, 200, "{name} {text}");
+        assert!(text.contains(&format!("did {name}")) && text.contains("toolbus/joined"), "{name} {text}");
+        assert_eq!(fixture.effects_of(name), 1, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn up_is_not_ready_and_accepts_no_connections_while_its_running_calls_end() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let effects = folder.path().join("effects");

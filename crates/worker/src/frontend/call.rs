@@ -5,6 +5,7 @@ use super::joined::Joined;
 use super::listen::Listen;
 use super::upstream_call::UpstreamCall;
 use crate::bus::BoxFuture;
+use crate::error;
 use crate::worker::lock;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -72,6 +73,18 @@ impl FrontendCall {
             let Some(joined) = &self.joined else { return Some(message) };
             if let Some(message) = joined.translate(message) {
                 return Some(message);
+            }
+        }
+    }
+
+    /// Like [`FrontendCall::next`], but ends with an error when the endpoint stops.
+    pub async fn next_or_cut_off(&mut self, stopping: &CancellationToken) -> Option<Message> {
+        tokio::select! {
+            biased;
+            message = self.next() => message,
+            () = stopping.cancelled() => {
+                self.end();
+                Some(Response { id: Some(self.id.clone()), outcome: error::cut_off().into() }.into())
             }
         }
     }

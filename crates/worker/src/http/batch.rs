@@ -17,7 +17,7 @@ pub async fn post(
     headers: &HeaderMap,
     text: &ByteString,
 ) -> Response<HttpBody> {
-    let session = match session(service, principal, headers) {
+    let session = match session(service, principal, headers).await {
         Ok(session) => session,
         Err((status, error)) => return reply::error(status, None, error),
     };

@@ -3,11 +3,13 @@
 
 use super::sse;
 use crate::worker::lock;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Mutex;
 use tokio::sync::Notify;
-use toolbus_mcp::Message;
+use toolbus_mcp::{Id, Message, Raw};
 
 /// The stream of messages that belong to no call.
 pub const STANDALONE: u64 = 0;
@@ -19,20 +21,23 @@ pub struct EventId {
     pub number: u64,
 }
 
-impl EventId {
-    pub fn parse(text: &str) -> Option<Self> {
-        let (stream, number) = text.split_once('-')?;
-        Some(Self { stream: stream.parse().ok()?, number: number.parse().ok()? })
-    }
+/// The event after which a client resumes a stream.
+#[derive(Debug, PartialEq, Eq)]
+pub enum LastEvent {
+    Known(EventId),
+    /// Of a log that an earlier process had: its stream, and the request that the stream belonged to.
+    Earlier {
+        stream: u64,
+        request: Option<Id>,
+    },
 }
 
-impl std::fmt::Display for EventId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}", self.stream, self.number)
-    }
-}
+/// Longer request ids are not repeated in the ids of events.
+const MAX_REQUEST_ID_BYTES: usize = 256;
 
 pub struct EventLog {
+    /// Tells the events of this log from those of an earlier process.
+    epoch: String,
     state: Mutex<State>,
     pub changed: Notify,
     max_events: usize,
@@ -45,7 +50,8 @@ struct State {
     bytes: usize,
     last_number: u64,
     last_stream: u64,
-    open: HashSet<u64>,
+    /// The open streams of calls, with the ids of their requests as text for the ids of events.
+    open: HashMap<u64, String>,
     /// The number of the last standalone event that was read.
     standalone_read: u64,
     /// The current reader of the standalone stream; increases with every takeover.
@@ -81,16 +87,43 @@ pub enum NextEvent {
 
 impl EventLog {
     pub fn new(max_events: usize, max_bytes: usize) -> Self {
-        Self { state: Mutex::default(), changed: Notify::new(), max_events, max_bytes }
+        let epoch = format!("{:08x}", uuid::Uuid::new_v4().as_fields().0);
+        Self { epoch, state: Mutex::default(), changed: Notify::new(), max_events, max_bytes }
+    }
+
+    /// Parses the id of an event: epoch, stream, number and, for the stream of a call, the id of the request.
+    pub fn parse(&self, text: &str) -> Option<LastEvent> {
+        let mut parts = text.splitn(4, '-');
+        let epoch = parts.next()?;
+        let (stream, number) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        if epoch == self.epoch {
+            return Some(LastEvent::Known(EventId { stream, number }));
+        }
+        let request = parts.next().and_then(|request| URL_SAFE_NO_PAD.decode(request).ok());
+        let request = request.and_then(|text| Raw::parse(String::from_utf8(text).ok()?).ok());
+        Some(LastEvent::Earlier { stream, request: request.as_ref().and_then(Id::from_raw) })
+    }
+
+    /// The text of an event's id.
+    pub fn text_of(&self, id: EventId) -> String {
+        self.text_in(&lock(&self.state), id)
+    }
+
+    fn text_in(&self, state: &State, EventId { stream, number }: EventId) -> String {
+        let request = state.open.get(&stream).map_or("", String::as_str);
+        format!("{}-{stream}-{number}{request}", self.epoch)
     }
 
     /// Opens a stream for a call and returns the id that precedes its first event.
-    pub fn open_stream(&self) -> EventId {
+    pub fn open_stream(&self, request: &Id) -> EventId {
+        let request = request.to_raw();
+        let is_short = request.get().len() <= MAX_REQUEST_ID_BYTES;
+        let request = if is_short { format!("-{}", URL_SAFE_NO_PAD.encode(request.get())) } else { String::new() };
         let mut state = lock(&self.state);
         state.last_stream += 1;
         state.last_number += 1;
         let stream = state.last_stream;
-        state.open.insert(stream);
+        state.open.insert(stream, request);
         EventId { stream, number: state.last_number }
     }
 
@@ -104,7 +137,7 @@ impl EventLog {
         let mut state = lock(&self.state);
         state.last_number += 1;
         let id = EventId { stream, number: state.last_number };
-        let text = sse::numbered(&id.to_string(), message);
+        let text = sse::numbered(&self.text_in(&state, id), message);
         state.bytes += text.len();
         let is_progress = matches!(message, Message::Notification(note) if note.method == "notifications/progress");
         state.events.push_back(Logged { id, text: text.clone(), is_progress });
@@ -141,7 +174,7 @@ impl EventLog {
                 }
                 NextEvent::Event(id, text)
             }
-            None if at.stream == STANDALONE || state.open.contains(&at.stream) => NextEvent::Pending,
+            None if at.stream == STANDALONE || state.open.contains_key(&at.stream) => NextEvent::Pending,
             None => NextEvent::Ended,
         }
     }
@@ -159,12 +192,19 @@ mod tests {
     #[test]
     fn a_stream_is_replayed_without_events_of_other_streams() {
         let log = EventLog::new(10, 10_000);
-        let (one, two) = (log.open_stream(), log.open_stream());
+        let (one, two) = (log.open_stream(&Id::number(1)), log.open_stream(&Id::text("two")));
         log.append(one.stream, &note("a"));
         log.append(two.stream, &note("b"));
         log.append(one.stream, &note("c"));
         let NextEvent::Event(first, text) = log.after(one, 0) else { panic!("the event is missing") };
-        assert!(text.starts_with(b"id: 1-3\nevent: message\ndata: ") && text.ends_with(b"\"a\"}\n\n"));
+        let id = log.text_of(first);
+        let start = format!("id: {id}\nevent: message\ndata: ");
+        assert!(text.starts_with(start.as_bytes()) && text.ends_with(b"\"a\"}\n\n"));
+        assert!(id.ends_with("-1-3-MQ"), "{id}");
+        assert_eq!(log.parse(&id), Some(LastEvent::Known(first)));
+        let later = EventLog::new(10, 10_000);
+        assert_eq!(later.parse(&id), Some(LastEvent::Earlier { stream: 1, request: Some(Id::number(1)) }));
+        assert_eq!(log.parse("made up"), None);
         let NextEvent::Event(second, text) = log.after(first, 0) else { panic!("the event is missing") };
         assert!(text.ends_with(b"\"c\"}\n\n"));
         assert_eq!(log.after(second, 0), NextEvent::Pending);
@@ -183,7 +223,7 @@ mod tests {
     #[test]
     fn a_burst_of_progress_evicts_progress_that_it_supersedes_and_no_response() {
         let log = EventLog::new(10, 100_000);
-        let (one, two) = (log.open_stream(), log.open_stream());
+        let (one, two) = (log.open_stream(&Id::number(1)), log.open_stream(&Id::text("two")));
         log.append(one.stream, &note("notifications/progress"));
         log.append(one.stream, &note("response of one"));
         (0..99).for_each(|_| drop(log.append(two.stream, &note("notifications/progress"))));

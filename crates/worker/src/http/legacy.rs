@@ -2,7 +2,7 @@
 //! Closing a stream is not a cancellation: the call goes on and its messages are kept.
 
 use super::abandoned::{AbandonedCalls, CallKey, JoinedCall, LostCaller};
-use super::events::{EventId, EventLog, NextEvent, STANDALONE};
+use super::events::{EventId, EventLog, LastEvent, NextEvent, STANDALONE};
 use super::session::Session;
 use super::{HttpBody, HttpService, Principal, headers, reply, sse};
 use crate::error;
@@ -14,6 +14,7 @@ use hyper::{HeaderMap, Response, StatusCode};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Era, LEGACY_VERSIONS, Message, Request, Response as RpcResponse, RpcError, codes};
 
 /// The first version whose clients accept an event without data.
@@ -31,7 +32,7 @@ pub async fn post(
     {
         return initialize(service, &principal, request.clone()).await;
     }
-    let session = match session(service, &principal, headers) {
+    let session = match session(service, &principal, headers).await {
         Ok(session) => session,
         Err((status, error)) => {
             let id = if let Message::Request(request) = message { Some(request.id) } else { None };
@@ -52,34 +53,39 @@ pub async fn post(
 }
 
 /// `GET`: the messages that belong to no call, or the rest of a broken stream.
-pub fn open_stream(service: &Arc<HttpService>, principal: &Principal, headers: &HeaderMap) -> Response<HttpBody> {
+pub async fn open_stream(service: &Arc<HttpService>, principal: &Principal, headers: &HeaderMap) -> Response<HttpBody> {
     if !headers::accepts(headers, "text/event-stream") {
         let error = RpcError::new(codes::INVALID_REQUEST, "Not Acceptable: Accept must include text/event-stream");
         return reply::error(StatusCode::NOT_ACCEPTABLE, None, error);
     }
-    let session = match session(service, principal, headers) {
+    let session = match session(service, principal, headers).await {
         Ok(session) => session,
         Err((status, error)) => return reply::error(status, None, error),
     };
-    let last = headers.get(headers::LAST_EVENT).map(|last| last.to_str().ok().and_then(EventId::parse));
+    let last = headers.get(headers::LAST_EVENT).map(|last| session.log.parse(last.to_str().ok()?));
     let (at, reader) = match last {
         Some(None) => {
             let error = RpcError::new(codes::INVALID_REQUEST, "Bad Request: invalid Last-Event-ID");
             return reply::error(StatusCode::BAD_REQUEST, None, error);
         }
-        Some(Some(last)) if last.stream != STANDALONE => {
+        Some(Some(LastEvent::Known(last))) if last.stream != STANDALONE => {
             service.abandoned.stream_resumed(&session.id, last.stream);
             (last, 0)
         }
-        Some(Some(last)) => session.log.take_standalone(Some(last.number)),
-        None => session.log.take_standalone(None),
+        Some(Some(LastEvent::Known(last))) => session.log.take_standalone(Some(last.number)),
+        // The call may still run at its host, but only a repetition can be joined to it.
+        Some(Some(LastEvent::Earlier { stream, request })) if stream != STANDALONE => {
+            let lost = request.map(|id| RpcResponse { id: Some(id), outcome: error::cut_off().into() }.into());
+            return reply::stream(stream::iter(lost.map(|lost| sse::event(&lost))));
+        }
+        Some(Some(LastEvent::Earlier { .. })) | None => session.log.take_standalone(None),
     };
     let primes = can_prime(&session);
     with_session(reply::stream(StreamReader::new(service, session, at, reader).events(primes)), None)
 }
 
-pub fn end_session(service: &Arc<HttpService>, principal: &Principal, headers: &HeaderMap) -> Response<HttpBody> {
-    match session(service, principal, headers) {
+pub async fn end_session(service: &Arc<HttpService>, principal: &Principal, headers: &HeaderMap) -> Response<HttpBody> {
+    match session(service, principal, headers).await {
         Ok(session) => {
             service.sessions.end(&session);
             reply::empty(StatusCode::OK)
@@ -88,7 +94,7 @@ pub fn end_session(service: &Arc<HttpService>, principal: &Principal, headers: &
     }
 }
 
-pub fn session(
+pub async fn session(
     service: &HttpService,
     principal: &Principal,
     headers: &HeaderMap,
@@ -101,7 +107,15 @@ pub fn session(
         let supported = LEGACY_VERSIONS.join(", ");
         return Err(bad(format!("Bad Request: Unsupported protocol version: {version} (supported: {supported})")));
     }
-    service.sessions.find(principal, id).ok_or_else(|| (StatusCode::NOT_FOUND, error::session_unknown()))
+    if let Some(session) = service.sessions.find(principal, id) {
+        return Ok(session);
+    }
+    let unknown = || (StatusCode::NOT_FOUND, error::session_unknown());
+    let kept = service.sessions.kept(principal, id).await.ok_or_else(unknown)?;
+    let unavailable = |error: RpcError| (StatusCode::SERVICE_UNAVAILABLE, error);
+    let worker = service.worker(principal).await.map_err(|refusal| unavailable(error::from_bus(&refusal)))?;
+    let share = service.principals.share(principal);
+    service.sessions.reopen(id, kept, principal, share, worker).map_err(unavailable)
 }
 
 /// Waits for the response, which decides whether the session exists. Messages before it go to the standalone stream.
@@ -126,6 +140,7 @@ async fn initialize(service: &Arc<HttpService>, principal: &Principal, request: 
             return reply::json(StatusCode::OK, &message);
         }
         guard.session = None;
+        service.sessions.keep(&session);
         return with_session(reply::json(StatusCode::OK, &message), Some(&session.id));
     }
     reply::empty(StatusCode::ACCEPTED)
@@ -151,6 +166,7 @@ async fn call(
     session: Arc<Session>,
     request: Request,
 ) -> Response<HttpBody> {
+    let id = request.id.clone();
     let mut exchange = match begin(service, principal, session, request).await {
         Ok(exchange) => exchange,
         Err(answered) => return reply::json(StatusCode::OK, &answered),
@@ -161,11 +177,11 @@ async fn call(
         Ok(None) => return reply::stream(stream::empty()),
         Err(_) => None,
     };
-    let start = exchange.session.log.open_stream();
+    let start = exchange.session.log.open_stream(&id);
     exchange.stream = Some(start.stream);
     let mut ready = Vec::new();
     if can_prime(&exchange.session) {
-        ready.push(sse::priming(&start.to_string(), RETRY_MS));
+        ready.push(sse::priming(&exchange.session.log.text_of(start), RETRY_MS));
     }
     ready.extend(first.map(|message| exchange.session.log.append(start.stream, &message)));
     ready.reverse();
@@ -198,7 +214,8 @@ pub async fn begin(
     };
     let abandoned = Arc::clone(&service.abandoned);
     session.readers.fetch_add(1, Ordering::Relaxed);
-    Ok(Exchange { session, call: Some(call), stream: None, key, abandoned })
+    let stopping = service.stopping.clone();
+    Ok(Exchange { session, call: Some(call), stream: None, key, abandoned, stopping })
 }
 
 /// A call and its stream in the event log. If the client disconnects, the call goes on in the background.
@@ -208,6 +225,7 @@ pub struct Exchange {
     stream: Option<u64>,
     key: Option<CallKey>,
     abandoned: Arc<AbandonedCalls>,
+    stopping: CancellationToken,
 }
 
 impl Exchange {
@@ -217,7 +235,7 @@ impl Exchange {
     }
 
     async fn next(&mut self) -> Option<Message> {
-        let message = self.call.as_mut()?.next().await;
+        let message = self.call.as_mut()?.next_or_cut_off(&self.stopping).await;
         if matches!(message, None | Some(Message::Response(_))) {
             self.call = None;
         }
@@ -284,7 +302,7 @@ impl StreamReader {
     }
 
     fn events(self, primes: bool) -> impl Stream<Item = Bytes> + Send + 'static {
-        let priming = primes.then(|| sse::priming(&self.at.to_string(), RETRY_MS));
+        let priming = primes.then(|| sse::priming(&self.session.log.text_of(self.at), RETRY_MS));
         stream::unfold((self, priming), |(mut reader, mut priming)| async move {
             if let Some(priming) = priming.take() {
                 return Some((priming, (reader, None)));

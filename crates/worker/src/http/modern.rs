@@ -11,6 +11,7 @@ use hyper::{HeaderMap, Response, StatusCode};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 use toolbus_mcp::{Era, Message, Notification, Request, RpcError, codes, is_plain_notification};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -45,13 +46,15 @@ pub async fn post(
     let mut call = frontend.request(Era::Modern, request).await;
     let quiet = if listens { Duration::ZERO } else { service.options.modern_quiet };
     let mut ready = VecDeque::new();
-    match tokio::time::timeout(quiet, call.next()).await {
+    // A listen ends with its stream.
+    let stopping = if listens { CancellationToken::new() } else { service.stopping.clone() };
+    match tokio::time::timeout(quiet, call.next_or_cut_off(&stopping)).await {
         Ok(Some(message @ Message::Response(_))) => return reply::json(reply::modern_status(&message), &message),
         Ok(Some(message)) => ready.push_back(message),
         Ok(None) => return reply::stream(stream::empty()),
         Err(_) => {}
     }
-    reply::stream(events(call, ready, service.options.keepalive))
+    reply::stream(events(call, ready, service.options.keepalive, stopping))
 }
 
 /// Forwards a notification that is not the protocol's own and says which client sent it. The others are ignored: a request
@@ -95,17 +98,18 @@ fn events(
     call: FrontendCall,
     ready: VecDeque<Message>,
     keepalive: Duration,
+    stopping: CancellationToken,
 ) -> impl futures_util::Stream<Item = Bytes> + Send + 'static {
-    stream::unfold((Some(call), ready), move |(call, mut ready)| async move {
+    stream::unfold((Some(call), ready, stopping), move |(call, mut ready, stopping)| async move {
         if let Some(message) = ready.pop_front() {
-            return Some((sse::event(&message), (call, ready)));
+            return Some((sse::event(&message), (call, ready, stopping)));
         }
         let mut call = call?;
-        match tokio::time::timeout(keepalive, call.next()).await {
-            Err(_) => Some((sse::KEEPALIVE, (Some(call), ready))),
+        match tokio::time::timeout(keepalive, call.next_or_cut_off(&stopping)).await {
+            Err(_) => Some((sse::KEEPALIVE, (Some(call), ready, stopping))),
             Ok(Some(message)) => {
                 let is_last = matches!(message, Message::Response(_));
-                Some((sse::event(&message), ((!is_last).then_some(call), ready)))
+                Some((sse::event(&message), ((!is_last).then_some(call), ready, stopping)))
             }
             Ok(None) => None,
         }

@@ -3,10 +3,11 @@
 use super::HttpOptions;
 use super::Principal;
 use super::events::{EventLog, STANDALONE};
+use super::kept::{KeptSession, KeptSessions};
 use crate::error;
 use crate::frontend::{Frontend, News};
 use crate::worker::{Worker, lock};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -29,8 +30,7 @@ pub struct Session {
 }
 
 impl Session {
-    fn new(principal: Principal, worker: Arc<Worker>, options: &HttpOptions) -> Arc<Self> {
-        let id = uuid::Uuid::new_v4().to_string();
+    fn new(id: String, principal: Principal, worker: Arc<Worker>, options: &HttpOptions) -> Arc<Self> {
         let frontend = Frontend::new(Arc::clone(&worker), id.clone());
         let log = Arc::new(EventLog::new(options.max_replay_events, options.max_replay_bytes));
         let (mut news, kept) = (News::open(&frontend), Arc::clone(&log));
@@ -74,26 +74,72 @@ impl Drop for Session {
 
 pub struct Sessions {
     open: Mutex<HashMap<String, Arc<Session>>>,
+    /// The sessions' records, which the next process continues.
+    kept: Option<KeptSessions>,
     options: HttpOptions,
 }
 
 impl Sessions {
     pub fn new(options: &HttpOptions) -> Arc<Self> {
-        let sessions = Arc::new(Self { open: Mutex::default(), options: options.clone() });
+        let kept = options.session_folder.clone().and_then(|folder| {
+            let opened = KeptSessions::open(folder, options.max_sessions);
+            opened.inspect_err(|error| tracing::warn!(%error, "MCP sessions end with this process")).ok()
+        });
+        let sessions = Arc::new(Self { open: Mutex::default(), kept, options: options.clone() });
         tokio::spawn(sweep(Arc::downgrade(&sessions), options.session_idle));
         sessions
     }
 
     /// Opens a session, which counts towards the limits immediately. The caller has to end it if `initialize` fails.
     pub fn open(&self, principal: &Principal, share: Share, worker: Arc<Worker>) -> Result<Arc<Session>, RpcError> {
+        self.add(uuid::Uuid::new_v4().to_string(), principal, share, worker)
+    }
+
+    fn add(
+        &self,
+        id: String,
+        principal: &Principal,
+        share: Share,
+        worker: Arc<Worker>,
+    ) -> Result<Arc<Session>, RpcError> {
         let mut open = lock(&self.open);
         let own = open.values().filter(|session| session.principal.name == principal.name).count();
         let max = self.options.max_sessions;
         if !share.admits(own as u64, max.saturating_sub(open.len()) as u64) {
             return Err(error::too_many_sessions(own, max));
         }
-        let session = Session::new(principal.clone(), worker, &self.options);
+        let session = Session::new(id, principal.clone(), worker, &self.options);
         open.insert(session.id.clone(), Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// Records a session, so that the next process can continue it.
+    pub fn keep(&self, session: &Session) {
+        if let (Some(kept), Some((initialize, negotiated))) = (&self.kept, session.frontend.negotiated()) {
+            kept.keep(&session.id, &KeptSession::new(&session.principal, initialize, negotiated));
+        }
+    }
+
+    /// The record of a session of the principal that an earlier process had.
+    pub async fn kept(&self, principal: &Principal, id: &str) -> Option<KeptSession> {
+        self.kept.as_ref()?.find(principal, id).await
+    }
+
+    /// Continues a session of an earlier process.
+    pub fn reopen(
+        &self,
+        id: &str,
+        kept: KeptSession,
+        principal: &Principal,
+        share: Share,
+        worker: Arc<Worker>,
+    ) -> Result<Arc<Session>, RpcError> {
+        // Another request of the client may have been faster.
+        if let Some(session) = self.find(principal, id) {
+            return Ok(session);
+        }
+        let session = self.add(id.to_owned(), principal, share, worker)?;
+        session.frontend.restore(kept.initialize, &kept.negotiated);
         Ok(session)
     }
 
@@ -112,7 +158,14 @@ impl Sessions {
 
     pub fn end(&self, session: &Session) {
         lock(&self.open).remove(&session.id);
+        self.kept.iter().for_each(|kept| kept.forget(&session.id));
         session.end();
+    }
+
+    /// Forgets sessions of the earlier process whose clients did not come back.
+    fn forget_unused(&self) {
+        let open: HashSet<String> = lock(&self.open).keys().cloned().collect();
+        self.kept.iter().for_each(|kept| kept.forget_others(&open));
     }
 
     fn end_idle(&self, limit: Duration) {
@@ -124,15 +177,22 @@ impl Sessions {
             }
             !is_idle
         });
-        ended.iter().for_each(|session| session.end());
+        for session in ended {
+            self.kept.iter().for_each(|kept| kept.forget(&session.id));
+            session.end();
+        }
     }
 }
 
 async fn sweep(sessions: Weak<Sessions>, limit: Duration) {
     let mut pace = tokio::time::interval((limit / 20).max(Duration::from_millis(50)));
+    let mut forget_at = Some(Instant::now() + limit);
     loop {
         pace.tick().await;
         let Some(sessions) = sessions.upgrade() else { return };
         sessions.end_idle(limit);
+        if forget_at.take_if(|at| *at <= Instant::now()).is_some() {
+            sessions.forget_unused();
+        }
     }
 }

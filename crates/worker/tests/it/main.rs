@@ -8,6 +8,7 @@ mod http_abandoned;
 mod http_input;
 mod http_legacy;
 mod http_modern;
+mod http_restart;
 mod listening;
 mod merged;
 mod merged_unknown;
