@@ -65,3 +65,10 @@ impl BrokerError {
         }
     }
 }
+
+/// The error type of the library.
+impl From<BrokerError> for toolbus_protocol::BrokerError {
+    fn from(error: BrokerError) -> Self {
+        Self::Server { code: error.code(), reason: error.to_string() }
+    }
+}

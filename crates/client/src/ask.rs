@@ -1,7 +1,7 @@
 //! Free-form questions between agents: `ask` with a deadline, `answer` by the recipient.
 
+use crate::BrokerResult;
 use crate::client::BrokerClient;
-use crate::error::BrokerResult;
 use crate::mux::MultiplexedClient;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

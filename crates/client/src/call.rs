@@ -1,11 +1,11 @@
 //! A request in flight: its events as they arrive, then the reply.
 
 use crate::client::BrokerClient;
-use crate::error::{BrokerError, BrokerResult};
 use crate::options::SendOptions;
 use crate::pending::{CallEnd, CallEvent, CallEvents};
 use crate::session::Session;
 use crate::shared::Shared;
+use crate::{BrokerError, BrokerResult};
 use bytestring::ByteString;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

@@ -2,7 +2,6 @@
 
 use crate::connection::{self, Destination};
 use crate::deliver::NewDelivery;
-use crate::error::{BrokerError, BrokerResult};
 use crate::mux::MultiplexedClient;
 use crate::options::{ClientOptions, Resend, SendOptions};
 use crate::reply_guard::ReplyListener;
@@ -10,6 +9,7 @@ use crate::session::Session;
 use crate::shared::Shared;
 use crate::signals::{Cancellation, LiveEvent};
 use crate::supervisor;
+use crate::{BrokerError, BrokerResult};
 use bytestring::ByteString;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Establishing a connection: the endpoint, then the `hello`/`welcome` handshake. The socket is opened in `dial`.
 
 use crate::dial::Dialer;
-use crate::error::{BrokerError, BrokerResult};
 use crate::options::ClientOptions;
 use crate::terms::Terms;
 use crate::tls;
+use crate::{BrokerError, BrokerResult};
 use futures_util::{SinkExt, StreamExt};
 use http::Uri;
 use std::sync::Arc;

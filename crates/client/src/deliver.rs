@@ -1,7 +1,7 @@
 //! Sending messages: what a session does when its client delivers, replies or subscribes.
 
+use crate::BrokerResult;
 use crate::client::ReceiptSender;
-use crate::error::BrokerResult;
 use crate::options::Resend;
 use crate::outstanding::OutstandingDelivery;
 use crate::planted::PlantedBug;

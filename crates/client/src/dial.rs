@@ -1,9 +1,9 @@
 //! Opening a WebSocket to an address. The token's scope is enforced here, before `hello` could carry the token.
 
 use crate::connection::{Socket, Transport};
-use crate::error::{BrokerError, BrokerResult};
 use crate::options::{ClientOptions, TokenScope};
 use crate::tls;
+use crate::{BrokerError, BrokerResult};
 use http::{HeaderName, HeaderValue, Uri};
 use std::net::SocketAddr;
 use tokio::net::{TcpStream, lookup_host};

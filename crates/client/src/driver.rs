@@ -1,7 +1,7 @@
 //! Moves frames over one connection. Each poll reads what is available, writes everything queued at once, and yields.
 
+use crate::BrokerError;
 use crate::connection::{Channel, Connection};
-use crate::error::BrokerError;
 use crate::options::ClientOptions;
 use crate::shared::Shared;
 use bytes::{Bytes, BytesMut};

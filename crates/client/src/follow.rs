@@ -1,8 +1,8 @@
 //! Follows: notifications about peers and messages, without polling. They are renewed after a reconnect.
 
 use crate::client::BrokerClient;
-use crate::error::{BrokerError, BrokerResult};
 use crate::shared::Shared;
+use crate::{BrokerError, BrokerResult};
 use bytestring::ByteString;
 use std::collections::BTreeMap;
 use std::sync::Arc;

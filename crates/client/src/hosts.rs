@@ -1,7 +1,7 @@
 //! Hosts and their manifests: announcing our own, and fetching and watching those of others.
 
 use crate::client::BrokerClient;
-use crate::error::{BrokerError, BrokerResult};
+use crate::{BrokerError, BrokerResult};
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;

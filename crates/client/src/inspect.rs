@@ -1,8 +1,8 @@
 //! Queries about the broker's current state: its status, and queue inspection of single peers, messages and mailboxes.
 
 use crate::client::BrokerClient;
-use crate::error::{BrokerError, BrokerResult};
 use crate::queries::QueryGuard;
+use crate::{BrokerError, BrokerResult};
 use tokio::sync::oneshot;
 use toolbus_protocol::{ClientFrame, Inspect, Inspected, MAX_INSPECTED, MsgId, Status};
 

@@ -15,7 +15,6 @@ mod connection;
 mod deliver;
 mod dial;
 mod driver;
-mod error;
 mod follow;
 mod hosts;
 mod inspect;
@@ -56,6 +55,6 @@ pub use options::{ClientOptions, Resend, SendOptions, TlsOptions, TokenScope};
 pub use reply_guard::{ReplyListener, ReplySettled};
 pub use signals::{Cancellation, LiveEvent};
 pub use toolbus_protocol::{
-    AgentEnd, AgentRef, Body, BodyError, CancelOutcome, ErrorCode, Framing, HostEntry, InboxKind, InboxMessage,
-    Inspect, Inspected, MAX_INSPECTED, MessageRef, MessageRow, MsgId, Status,
+    AgentEnd, AgentRef, Body, BodyError, BrokerError, BrokerResult, CancelOutcome, ErrorCode, Framing, HostEntry,
+    InboxKind, InboxMessage, Inspect, Inspected, MAX_INSPECTED, MessageRef, MessageRow, MsgId, Status,
 };

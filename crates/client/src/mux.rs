@@ -1,8 +1,8 @@
 //! Many concurrent requests on one connection, each correlated with its reply.
 
+use crate::BrokerResult;
 use crate::call::Call;
 use crate::client::BrokerClient;
-use crate::error::BrokerResult;
 use crate::session::Session;
 use std::time::Duration;
 use toolbus_protocol::{AgentRef, Body, InboxKind, InboxMessage};

@@ -1,8 +1,8 @@
 //! Deliveries without a receipt, in the order in which they were sent.
 
-use crate::error::{BrokerError, BrokerResult};
 use crate::options::Resend;
 use crate::reply_guard::ReplyGuard;
+use crate::{BrokerError, BrokerResult};
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! Requests that wait for their reply, and the events of calls that want them.
 
-use crate::error::{BrokerError, BrokerResult};
 use crate::outstanding::Settles;
 use crate::session::Session;
+use crate::{BrokerError, BrokerResult};
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Pending queries to the broker (status, inspection, confirmed acknowledgements), by request id.
 
-use crate::error::{BrokerError, BrokerResult};
 use crate::shared::Shared;
+use crate::{BrokerError, BrokerResult};
 use bytestring::ByteString;
 use hashbrown::HashMap;
 use tokio::sync::oneshot;

@@ -1,6 +1,6 @@
 //! Errors that the broker reports: refused messages, and ends of the whole connection.
 
-use crate::error::BrokerError;
+use crate::BrokerError;
 use crate::outstanding::{OutstandingDelivery, fail_delivery};
 use crate::session::Session;
 use toolbus_protocol::{ErrorCode, MsgId, Refusal};

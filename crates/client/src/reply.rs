@@ -1,7 +1,7 @@
 //! Replies: each acknowledges the request that it answers.
 
+use crate::BrokerResult;
 use crate::client::{BrokerClient, ReceiptSender};
-use crate::error::BrokerResult;
 use crate::options::{Resend, SendOptions};
 use tokio::sync::oneshot;
 use toolbus_protocol::{Body, InboxKind, InboxMessage, MsgId};

@@ -1,8 +1,8 @@
 //! The state of a client that outlives its connections, without I/O: frames in, frames out, and the pending operations.
 
+use crate::BrokerError;
 use crate::agent_ends::AgentEnds;
 use crate::backlog::Backlog;
-use crate::error::BrokerError;
 use crate::follow::Follows;
 use crate::hosts::HostsState;
 use crate::journal_claim::MailboxClaim;

@@ -1,7 +1,7 @@
 //! Tests of the session that need no connection.
 
+use crate::BrokerError;
 use crate::deliver::NewDelivery;
-use crate::error::BrokerError;
 use crate::session::Session;
 use crate::terms::Terms;
 use crate::withdraw::PendingWithdrawal;

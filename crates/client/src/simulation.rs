@@ -1,8 +1,8 @@
 //! A client without a connection, for the simulation: the session of a [`crate::BrokerClient`], and the calls of a
 //! [`crate::MultiplexedClient`] on it. Time, frames and the moments at which messages are taken come from the caller.
 
+use crate::BrokerResult;
 use crate::deliver::NewDelivery;
-use crate::error::BrokerResult;
 use crate::options::Resend;
 use crate::pending::CallEnd;
 use crate::reply_guard::ReplySettled;

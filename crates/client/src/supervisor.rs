@@ -1,8 +1,8 @@
 //! Keeps the client connected: runs a connection, and reconnects with exponential backoff after a loss.
 
+use crate::BrokerError;
 use crate::connection::{self, Connection, Destination};
 use crate::driver::ConnectionDriver;
-use crate::error::BrokerError;
 use crate::options::ClientOptions;
 use crate::shared::Shared;
 use std::sync::Arc;

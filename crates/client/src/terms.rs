@@ -1,6 +1,6 @@
 //! Parameters negotiated in the handshake, and the checks of messages that follow from them.
 
-use crate::error::{BrokerError, BrokerResult};
+use crate::{BrokerError, BrokerResult};
 use toolbus_protocol::{ErrorCode, Framing, InboxMessage};
 
 /// Upper bound on the bytes of a frame besides the body: names, ids and field names.

@@ -1,7 +1,7 @@
 //! TLS to a broker: trusted roots, the client certificate, and readable reasons for failures.
 
-use crate::error::{BrokerError, BrokerResult};
 use crate::options::TlsOptions;
+use crate::{BrokerError, BrokerResult};
 use http::Uri;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

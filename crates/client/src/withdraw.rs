@@ -1,9 +1,9 @@
 //! Withdrawal of a sent message. The broker answers what became of the message.
 
 use crate::client::BrokerClient;
-use crate::error::{BrokerError, BrokerResult};
 use crate::session::Session;
 use crate::shared::Shared;
+use crate::{BrokerError, BrokerResult};
 use bytestring::ByteString;
 use hashbrown::HashSet;
 use std::collections::BTreeMap;

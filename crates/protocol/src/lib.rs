@@ -16,6 +16,7 @@
 //! ```
 
 mod agent_end;
+mod broker_error;
 mod cancel;
 mod claim;
 pub mod compact;
@@ -34,6 +35,7 @@ mod proof;
 mod varint;
 
 pub use agent_end::AgentEnd;
+pub use broker_error::{BrokerError, BrokerResult};
 pub use cancel::{CancelOutcome, CancelResult};
 pub use claim::{JournalClaim, MAX_ANCESTORS};
 pub use envelope::{Body, BodyError, Envelope, InboxMessage, MAX_BODY_DEPTH, Timestamp};

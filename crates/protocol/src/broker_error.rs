@@ -1,12 +1,12 @@
-//! Errors of the client.
+//! The error of the library: of the client, and of the broker in the same process, which converts into it.
 
+use crate::{BodyError, ErrorCode, MsgId};
 use std::time::Duration;
-use toolbus_protocol::{BodyError, ErrorCode, MsgId};
 
-/// Result of a client operation.
+/// Result of an operation of the library.
 pub type BrokerResult<T> = Result<T, BrokerError>;
 
-/// Why an operation of the client failed.
+/// Why an operation of a client, or of a broker in this process, failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokerError {
     /// The broker refused or ended the connection: the credential is invalid, revoked or expired, or another connection
@@ -65,13 +65,21 @@ pub enum BrokerError {
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
+    /// The broker in this process can't start, or can't continue.
+    #[error("{reason}")]
+    Server {
+        /// The error code, if there is one.
+        code: Option<ErrorCode>,
+        /// What failed.
+        reason: String,
+    },
 }
 
 impl BrokerError {
     /// The stable error code, for the variants that have one.
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Auth { code, .. } | Self::Rejected { code, .. } => *code,
+            Self::Auth { code, .. } | Self::Rejected { code, .. } | Self::Server { code, .. } => *code,
             Self::TokenWithheld { code, .. } | Self::Busy { code, .. } => Some(*code),
             _ => None,
         }
