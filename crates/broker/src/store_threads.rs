@@ -79,7 +79,10 @@ impl Writer {
 
     fn write(&mut self, batch: Batch) {
         let shared = &*self.shared;
-        match shared.store.write(&batch).and_then(|()| shared.store.sync()) {
+        let written = if batch.is_empty() { Ok(()) } else { shared.store.write(&batch) };
+        match written.and_then(|()| if batch.sync { shared.store.sync() } else { Ok(()) }) {
+            // Its space is reclaimed once it is durable.
+            Ok(()) if !batch.sync => return shared.step(|engine, _, effects| engine.synced(batch.number, effects)),
             Ok(()) => {
                 self.is_full = false;
                 shared.step(|engine, _, effects| engine.synced(batch.number, effects));

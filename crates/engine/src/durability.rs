@@ -21,6 +21,15 @@ pub struct Batch {
     pub settled: Vec<Settled>,
     /// Push attempts to write.
     pub attempts: Vec<AttemptsNote>,
+    /// Whether to fsync it. If not, it contains no messages, and is fsynced with a later batch.
+    pub sync: bool,
+}
+
+impl Batch {
+    /// Whether there is nothing to write. Such a batch makes earlier ones durable.
+    pub fn is_empty(&self) -> bool {
+        self.puts.is_empty() && self.settled.is_empty() && self.attempts.is_empty()
+    }
 }
 
 /// A settled message, whose id is remembered for deduplication.
@@ -64,12 +73,19 @@ pub(crate) struct OpenBatch {
     pub attempts: BTreeMap<Seq, AttemptsNote>,
     pub confirmations: Vec<Confirmation>,
     /// When these should be written, if there are any.
-    pub due: Option<Millis>,
+    due: Option<Millis>,
+    /// When these should be durable, if there are any. Never before `due`.
+    sync_due: Option<Millis>,
 }
 
 impl OpenBatch {
-    pub fn due_by(&mut self, at: Millis) {
+    pub fn write_by(&mut self, at: Millis) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    pub fn durable_by(&mut self, at: Millis) {
+        self.write_by(at);
+        self.sync_due = Some(self.sync_due.map_or(at, |due| due.min(at)));
     }
 
     pub fn note_attempts(&mut self, mailbox: &Arc<str>, seq: Seq, attempts: u32) {
@@ -97,14 +113,15 @@ pub(crate) struct WritingBatch {
     number: u64,
     messages: std::ops::Range<Seq>,
     confirmations: Vec<Confirmation>,
+    sync: bool,
     /// Settlements in this batch whose reply was dead-lettered since, by the dead letter that they are attached to if
     /// the batch is refused.
     pub transferred: Vec<(Seq, Vec<Provisional>)>,
 }
 
 impl Engine {
-    /// Closes and returns the batch that is due, unless another one is being written. The shell writes and fsyncs it,
-    /// and then calls [`Engine::synced`] or [`Engine::batch_refused`].
+    /// Closes and returns the batch that is due, unless another one is being written. The shell writes it, fsyncs it
+    /// if it has to be ([`Batch::sync`]), and then calls [`Engine::synced`] or [`Engine::batch_refused`].
     pub fn take_batch(&mut self, now: Millis) -> Option<Batch> {
         if self.writing.is_some() || self.batch_due().is_none_or(|due| due > now) {
             return None;
@@ -115,21 +132,27 @@ impl Engine {
         let mut closed = self.unsettled.close_batch(now);
         let mut settled = open.settled;
         settled.append(&mut closed.settled);
+        let sync_due = [open.sync_due, self.unsynced_due].into_iter().flatten().min();
+        let sync = !closed.puts.is_empty() || !open.confirmations.is_empty() || sync_due.is_some_and(|due| due <= now);
+        if !sync {
+            (self.unsynced_due, self.next_ack_write) = (sync_due, now + 1);
+        }
         self.writing = Some(WritingBatch {
             number,
             messages: closed.messages.clone(),
             confirmations: open.confirmations,
+            sync,
             transferred: Vec::new(),
         });
         let next_seq = self.unsettled.end();
         let attempts = open.attempts.into_values().collect();
-        Some(Batch { number, at: now, next_seq, puts: closed.puts, settled, attempts })
+        Some(Batch { number, at: now, next_seq, puts: closed.puts, settled, attempts, sync })
     }
 
     /// Sends a frame once all current settlements are durable, and makes the open batch due now.
     pub(crate) fn send_when_durable(&mut self, now: Millis, conn: ConnId, outgoing: Outgoing) {
         self.open.confirmations.push(Confirmation { conn, outgoing });
-        self.open.due_by(now);
+        self.open.durable_by(now);
         self.unsettled.hurry();
     }
 
@@ -137,12 +160,13 @@ impl Engine {
     pub fn hurry(&mut self, now: Millis) {
         self.unsettled.hurry();
         if self.open.due.is_some() {
-            self.open.due_by(now);
+            self.open.durable_by(now);
         }
+        self.unsynced_due = self.unsynced_due.map(|due| due.min(now));
     }
 
     pub(crate) fn batch_due(&self) -> Option<Millis> {
-        [self.unsettled.next_due(), self.open.due].into_iter().flatten().min()
+        [self.unsettled.next_due(), self.open.due, self.unsynced_due].into_iter().flatten().min()
     }
 
     /// Returns whether a batch is being written or has contents to write.
@@ -150,9 +174,10 @@ impl Engine {
         self.writing.is_some() || self.batch_due().is_some()
     }
 
-    /// Handles a completed fsync of a batch: sends its receipts and confirmations.
+    /// Handles a written batch, and fsynced if it has to be: sends its receipts and confirmations.
     pub fn synced(&mut self, number: u64, effects: &mut Effects) {
         let Some(writing) = self.writing.take_if(|writing| writing.number == number) else { return };
+        self.unsynced_due.take_if(|_| writing.sync);
         for seq in writing.messages {
             // Messages that were settled in the meantime are already removed.
             let Some(durable) = self.unsettled.remove(seq) else { continue };
@@ -194,6 +219,8 @@ impl Engine {
         touched.extend(reverted.into_iter().filter_map(|provisional| self.revert_settlement(provisional)));
         // Only settlements, attempts and confirmations remain: they are never refused, but retried.
         self.open.due = (!self.open.is_empty()).then_some(retry_at);
+        self.open.sync_due = self.open.due;
+        self.unsynced_due = self.unsynced_due.map(|due| due.max(retry_at));
         for name in touched {
             if let Some(&index) = self.names.get(&name) {
                 self.pump(now, index, effects);

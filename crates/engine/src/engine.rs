@@ -101,6 +101,10 @@ pub struct Engine {
     pub(crate) open: OpenBatch,
     pub(crate) writing: Option<WritingBatch>,
     pub(crate) next_batch: u64,
+    /// When the batches that were written without an fsync should be durable.
+    pub(crate) unsynced_due: Option<Millis>,
+    /// Earliest time of the next batch that is written without an fsync: at most one per millisecond.
+    pub(crate) next_ack_write: Millis,
     pub(crate) deadlines: BTreeMap<(Millis, Seq), DeadlineEntry>,
     pub(crate) totals: Totals,
     pub(crate) disk_low: bool,
@@ -132,6 +136,8 @@ impl Engine {
             open: OpenBatch::default(),
             writing: None,
             next_batch: 1,
+            unsynced_due: None,
+            next_ack_write: 0,
             deadlines: BTreeMap::new(),
             totals: Totals::default(),
             disk_low: false,

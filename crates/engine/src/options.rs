@@ -33,7 +33,8 @@ pub struct EngineOptions {
     pub followed_items: usize,
     /// How long a record is held back in case a subscribed recipient acknowledges it, which elides the record.
     pub linger: Millis,
-    /// Maximum delay before acknowledgements and settled ids are written if no confirmation waits for them.
+    /// Maximum delay before acknowledgements and settled ids are durable if no confirmation waits for them. An
+    /// acknowledgement of a message that has a record is written at once, so that it survives a crash of the process.
     pub lazy: Millis,
     /// Minimum number of settled ids that are remembered for deduplication, unless `history_age` is reached first.
     pub history_ids: usize,

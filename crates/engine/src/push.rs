@@ -72,7 +72,7 @@ impl Engine {
                 Some(_) => drop(mailbox.waiting.insert(seq)),
                 None => mailbox.add_stored(seq, lease.expires_at),
             }
-            self.open.due_by(now + self.options.lazy);
+            self.open.durable_by(now + self.options.lazy);
         }
     }
 

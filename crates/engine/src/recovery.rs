@@ -71,7 +71,7 @@ impl Engine {
             let stored = Some((Arc::from(message.mailbox), seq));
             let (fingerprint, size, at) = (message.fingerprint, size.into(), message.accepted_at);
             self.open.settled.push(Settled { fingerprint, content, size, at, stored });
-            self.open.due_by(message.accepted_at);
+            self.open.durable_by(message.accepted_at);
         }
     }
 

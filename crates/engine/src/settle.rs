@@ -169,7 +169,7 @@ impl Engine {
         let elided = removed.as_ref().is_some_and(|unsettled| unsettled.stage == Stage::Open);
         let stored = (!elided).then(|| (Arc::clone(&self.boxes[index].name), seq));
         let entry = Settled { fingerprint, content: known.content, size, at: now, stored };
-        self.open.due_by(now + self.options.lazy);
+        self.open.durable_by(now + self.options.lazy);
         let (waiters, settled_before) =
             removed.map(|unsettled| (unsettled.waiters, unsettled.settles)).unwrap_or_default();
         if elided {
@@ -177,6 +177,9 @@ impl Engine {
             self.open.settled.extend(settled_before.into_iter().map(|provisional| provisional.settled));
         }
         let Some(onto) = onto else {
+            if entry.stored.is_some() {
+                self.open.write_by(now.max(self.next_ack_write));
+            }
             self.open.settled.push(entry);
             return waiters;
         };

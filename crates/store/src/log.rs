@@ -184,8 +184,11 @@ impl LogStore {
 
 impl Writer {
     fn append(&mut self, batch: &Batch) -> Result<Appended, StoreError> {
-        // A batch is durable before the next one is appended, so that replay finds only the last one torn.
-        self.sync()?;
+        // Batches before it need not be durable: replay removes everything from the first torn record on, and no batch
+        // counts as durable before all earlier ones are.
+        if let Some(error) = self.commit.failure() {
+            return Err(io_error("sync", self.log.active_segment())(repeated(error)));
+        }
         if self.log.next_segment().is_some() {
             self.rotate()?;
         }

@@ -90,6 +90,55 @@ fn an_unconfirmed_acknowledgement_is_written_within_the_lazy_interval() {
 }
 
 #[test]
+fn an_acknowledgement_of_a_stored_message_is_written_at_once_and_synced_within_the_lazy_interval() {
+    let mut harness = Harness::with(|options| options.lazy = 100);
+    let alice = harness.connect("alice");
+    for id in ["a", "b", "c"] {
+        harness.send(alice, "bob", id);
+    }
+    harness.sync_all();
+    let bob = harness.subscribe("bob");
+    harness.serve_fetches();
+    harness.ack(bob, "a");
+    let batch = harness.take().expect("due at once");
+    assert!(settles(&batch, "bob", "a") && !batch.sync);
+    harness.synced(batch);
+    harness.ack(bob, "b");
+    assert!(harness.take().is_none(), "one write per millisecond");
+    harness.now += 1;
+    let batch = harness.take().expect("due a millisecond later");
+    assert!(settles(&batch, "bob", "b") && !batch.sync);
+    harness.synced(batch);
+    harness.now += 98;
+    assert!(harness.take().is_none());
+    harness.now += 1;
+    let batch = harness.take().expect("due for the sync");
+    assert!(batch.sync && batch.is_empty());
+    harness.synced(batch);
+    assert_eq!(harness.engine.next_wakeup(), None);
+    harness.ack_with_receipt(bob, "c", "r1");
+    assert!(harness.take().expect("the confirmation waits").sync);
+}
+
+#[test]
+fn a_batch_with_messages_makes_earlier_acknowledgements_durable() {
+    let mut harness = Harness::new();
+    let alice = harness.connect("alice");
+    harness.send(alice, "bob", "a");
+    harness.sync_all();
+    let bob = harness.subscribe("bob");
+    harness.serve_fetches();
+    harness.ack(bob, "a");
+    let batch = harness.take().expect("due at once");
+    harness.synced(batch);
+    harness.send(alice, "absent", "b");
+    let batch = harness.take().expect("due at once, because the recipient is absent");
+    assert!(batch.sync);
+    harness.synced(batch);
+    assert_eq!(harness.engine.next_wakeup(), None);
+}
+
+#[test]
 fn a_batch_is_a_gapless_range_of_sequence_numbers() {
     let mut harness = Harness::new();
     let alice = harness.connect("alice");

@@ -48,7 +48,11 @@ impl World {
         match self.write.take() {
             None => self.take_batch(),
             Some(write) if write.stage == Stage::Taken => self.write_batch(write),
-            Some(write) if write.stage == Stage::Written => self.sync_batch(write),
+            Some(write) if write.stage == Stage::Written && write.batch.sync => self.sync_batch(write),
+            Some(write) if write.stage == Stage::Written => {
+                self.model.batch_written();
+                self.report_synced(write.batch);
+            }
             Some(write) => self.report_synced(write.batch),
         }
     }

@@ -117,13 +117,13 @@ impl World {
                 Ok(()) => self.broker.write = Some((batch, Stage::Written)),
                 Err(_) => self.broker_crashes(),
             },
-            Some((batch, Stage::Written)) => match self.broker.store.sync() {
+            Some((batch, Stage::Written)) if batch.sync => match self.broker.store.sync() {
                 Ok(()) => {
                     self.broker.write = Some((batch, Stage::Synced));
                 }
                 Err(_) => self.broker_crashes(),
             },
-            Some((batch, Stage::Synced)) => {
+            Some((batch, Stage::Written | Stage::Synced)) => {
                 self.note("synced", &[("number", batch.number)]);
                 self.broker.engine.synced(batch.number, &mut effects);
             }

@@ -10,6 +10,8 @@ pub struct DiskModel {
     pub durable: BTreeMap<Seq, MessageNo>,
     /// The batch that was handed to the store and is not yet synced: a crash may keep any part of it.
     pub in_flight: Option<InFlight>,
+    /// Settlements of batches that were written and not synced yet.
+    pub unsynced: Vec<(MessageNo, Option<Seq>)>,
     /// Records settled in a batch that was refused because the disk was full. The store may drop them nevertheless.
     pub droppable: BTreeSet<Seq>,
     /// Remembered ids were dropped to free space on a full disk.
@@ -69,8 +71,18 @@ impl Model {
         }
     }
 
-    pub fn batch_synced(&mut self) {
+    /// A batch without messages was written, and will be synced with a later one.
+    pub fn batch_written(&mut self) {
         let in_flight = self.disk.in_flight.take().unwrap_or_default();
+        if !in_flight.puts.is_empty() {
+            self.violated("messages were written without a sync");
+        }
+        self.disk.unsynced.extend(in_flight.settled);
+    }
+
+    pub fn batch_synced(&mut self) {
+        let mut in_flight = self.disk.in_flight.take().unwrap_or_default();
+        in_flight.settled.splice(..0, std::mem::take(&mut self.disk.unsynced));
         for (seq, no) in in_flight.puts {
             self.disk.durable.insert(seq, no);
             if self.messages[no].seq == Some(seq) {

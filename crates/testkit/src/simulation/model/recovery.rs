@@ -54,7 +54,9 @@ impl Replay for Recovered {
 impl Model {
     pub fn recovered(&mut self, found: &Recovered) {
         let in_flight = self.disk.in_flight.take().unwrap_or_default();
-        let may_be_gone: BTreeSet<Seq> = in_flight.settled.iter().filter_map(|(_, stored)| *stored).collect();
+        let unsynced = std::mem::take(&mut self.disk.unsynced);
+        let may_be_gone: BTreeSet<Seq> =
+            in_flight.settled.iter().chain(&unsynced).filter_map(|(_, stored)| *stored).collect();
         for (seq, no) in std::mem::take(&mut self.disk.durable) {
             let excused =
                 may_be_gone.contains(&seq) || self.disk.droppable.contains(&seq) || found.superseded.contains(&seq);
