@@ -230,7 +230,10 @@ impl Connection {
             }
             match self.channel.poll_flush(cx) {
                 Poll::Ready(Ok(())) if self.blocked_since.take().is_some() => self.outbox.set_blocked(false),
-                Poll::Ready(Ok(())) => return Ok(()),
+                Poll::Ready(Ok(())) => {
+                    self.commands.extend(self.egress.take_passed());
+                    return Ok(());
+                }
                 Poll::Ready(Err(_)) => return Err(End::Lost),
                 Poll::Pending => return self.note_blocked(),
             }

@@ -20,12 +20,15 @@ pub struct Egress {
     numbered_receipts: bool,
     buffer: BytesMut,
     receipts: Vec<u64>,
+    /// Messages that were encoded for a peer of version 1 and not reported as passed on.
+    passed: Vec<u64>,
     refusals: u32,
 }
 
 impl Egress {
     pub fn new(agent: ByteString, framing: Framing, numbered_receipts: bool) -> Self {
-        Self { agent, framing, numbered_receipts, buffer: BytesMut::new(), receipts: Vec::new(), refusals: 0 }
+        let (buffer, receipts, passed) = (BytesMut::new(), Vec::new(), Vec::new());
+        Self { agent, framing, numbered_receipts, buffer, receipts, passed, refusals: 0 }
     }
 
     /// Encodes and drains `outgoing`. A message that can't be encoded for this peer is reported as
@@ -76,9 +79,21 @@ impl Egress {
             }
             match out {
                 Outgoing::Receipt { number, .. } if self.numbered_receipts => self.receipts.push(number),
-                out => pass(self, out),
+                out => {
+                    if let Outgoing::Message { message, .. } = &out
+                        && !self.numbered_receipts
+                    {
+                        self.passed.push(message.seq);
+                    }
+                    pass(self, out);
+                }
             }
         }
+    }
+
+    /// To be called when everything encoded so far is written to the socket.
+    pub fn take_passed(&mut self) -> Option<Command> {
+        (!self.passed.is_empty()).then(|| Command::Passed { tags: std::mem::take(&mut self.passed) })
     }
 
     fn take_receipts(&mut self) -> Option<BrokerFrame> {

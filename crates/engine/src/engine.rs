@@ -216,6 +216,7 @@ impl Engine {
         match command {
             Command::Deliver(delivery) => self.deliver(now, conn, delivery, effects),
             Command::AckTags { tags } => self.ack_tags(now, &name, &tags, effects),
+            Command::Passed { tags } => self.passed(now, &name, &tags, effects),
             Command::Subscribe => self.subscribe(now, conn, effects),
             Command::Ack { id } => self.ack(now, conn, &name, id, effects),
             Command::AckWithReceipt { id, request_id } => {

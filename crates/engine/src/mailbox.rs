@@ -13,6 +13,7 @@ pub const NO_DEADLINE: Millis = Millis::MAX;
 #[derive(Debug, Clone)]
 pub struct Lease {
     pub fingerprint: Fingerprint,
+    /// What it counts in the window.
     pub size: u64,
     pub attempt: u32,
     pub accepted_at: Millis,

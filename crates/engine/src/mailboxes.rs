@@ -60,6 +60,11 @@ pub enum Command {
         /// Sequence numbers of the messages.
         tags: Vec<Seq>,
     },
+    /// The connection has written these pushed messages of the peer's mailbox to its socket, for peers of version 1.
+    Passed {
+        /// Sequence numbers of the messages.
+        tags: Vec<Seq>,
+    },
     /// Acknowledge by id, answered by [`Outgoing::AckResult`] once the acknowledgement is durable.
     AckWithReceipt {
         /// Id of the message.

@@ -13,6 +13,10 @@ pub struct EngineOptions {
     pub host_window_messages: usize,
     /// Like `window_bytes`, for hosts.
     pub host_window_bytes: u64,
+    /// Like `window_messages`, for subscribers of version 1, if it differs. Clients of the original may acknowledge late,
+    /// because its broker pushes a mailbox without a window. Their bytes count only until they are passed on
+    /// ([`crate::Command::Passed`]).
+    pub version1_window_messages: Option<usize>,
     /// Maximum number of pending messages in one mailbox.
     pub mailbox_messages: u64,
     /// Maximum size of pending messages in one mailbox.
@@ -79,6 +83,8 @@ impl Default for EngineOptions {
             window_bytes: 2 << 20,
             host_window_messages: 8192,
             host_window_bytes: 64 << 20,
+            // The original keeps at most so many messages in one mailbox.
+            version1_window_messages: Some(50_000),
             mailbox_messages: 4_000_000,
             mailbox_bytes: 8 << 30,
             total_messages: 10_000_000,

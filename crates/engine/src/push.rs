@@ -31,10 +31,27 @@ impl Engine {
             effects.send(previous, Outgoing::Refused { refusal, id: None });
         }
         self.end_subscription(now, index, effects);
-        let host = self.conns.get(&conn).is_some_and(|peer| peer.host);
+        let peer = self.conns.get(&conn);
+        let mut window = self.options.window(peer.is_some_and(|peer| peer.host));
+        if let Some(messages) = self.options.version1_window_messages
+            && peer.is_some_and(|peer| !peer.numbered_receipts)
+        {
+            window.messages = messages;
+        }
         self.boxes[index].subscriber = Some(conn);
-        self.boxes[index].window = self.options.window(host);
+        self.boxes[index].window = window;
         self.report_ended_agents(conn, effects);
+        self.pump(now, index, effects);
+    }
+
+    /// Frees the bytes of pushed messages that the subscriber's connection has passed on. They stay leased.
+    pub(crate) fn passed(&mut self, now: Millis, name: &str, tags: &[Seq], effects: &mut Effects) {
+        let Some(&index) = self.names.get(name) else { return };
+        let mailbox = &mut self.boxes[index];
+        for tag in tags {
+            let lease = mailbox.leases.get_mut(tag);
+            mailbox.leased_bytes -= lease.map_or(0, |lease| std::mem::take(&mut lease.size));
+        }
         self.pump(now, index, effects);
     }
 

@@ -154,7 +154,7 @@ async fn hole_08_large_hellos_and_foreign_origins_are_refused() {
 
 #[tokio::test]
 async fn hole_09_unacknowledged_messages_are_bounded_by_the_window() {
-    let engine = EngineOptions { window_messages: 8, ..EngineOptions::default() };
+    let engine = EngineOptions { window_messages: 8, version1_window_messages: None, ..EngineOptions::default() };
     let core = CoreOptions { engine, ..CoreOptions::default() };
     let bus = Bus::with(Setup { core, ..Setup::default() }).await;
     let mut sender = bus.peer("sender").await;

@@ -104,7 +104,7 @@ impl Harness {
     }
 
     pub fn with(change: impl FnOnce(&mut EngineOptions)) -> Self {
-        let mut options = EngineOptions::default();
+        let mut options = EngineOptions { version1_window_messages: None, ..EngineOptions::default() };
         change(&mut options);
         let engine = Engine::new(options);
         let (disk, sent, fetches) = Default::default();

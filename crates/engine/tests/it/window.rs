@@ -80,3 +80,32 @@ fn a_full_window_does_not_delay_other_mailboxes() {
     assert_eq!(harness.received(bob), [message("a", 1)]);
     assert_eq!(harness.received(carol), [message("c", 1)]);
 }
+
+#[test]
+fn a_subscriber_of_version_1_that_acknowledges_late_has_a_wider_window() {
+    for (numbered, expected) in [(false, 3), (true, 1)] {
+        let mut harness = Harness::with(|options| {
+            (options.window_messages, options.version1_window_messages) = (1, Some(3));
+        });
+        let (alice, bob) = (harness.connect("alice"), harness.connect_as("bob", None, numbered));
+        harness.handle(bob, Command::Subscribe);
+        (0..5).for_each(|number| harness.send(alice, "bob", &number.to_string()));
+        assert_eq!(harness.received(bob).len(), expected, "{numbered}");
+    }
+}
+
+#[test]
+fn bytes_that_are_passed_on_no_longer_count_in_the_window() {
+    let mut harness = Harness::with(|options| options.window_bytes = 150);
+    let (alice, bob) = (harness.connect("alice"), harness.subscribe("bob"));
+    ["a", "b"].into_iter().for_each(|id| harness.send(alice, "bob", id));
+    assert_eq!(harness.received(bob), [message("a", 1)], "each has 100 bytes");
+    let tags = vec![harness.tag("a")];
+    harness.handle(bob, Command::Passed { tags: tags.clone() });
+    harness.handle(bob, Command::Passed { tags });
+    assert_eq!(harness.received(bob), [message("b", 1)]);
+    harness.ack(bob, "a");
+    harness.disconnect(bob);
+    let bob = harness.subscribe("bob");
+    assert_eq!(harness.received(bob), [message("b", 2)]);
+}

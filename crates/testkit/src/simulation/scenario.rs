@@ -48,6 +48,7 @@ impl Scenario {
             // The model has one window for all peers.
             host_window_messages: window_messages,
             host_window_bytes: window_bytes,
+            version1_window_messages: None,
             mailbox_messages,
             mailbox_bytes,
             total_messages: *pick(rng, &[10, 1_000, 1_000, 1_000]),
