@@ -8,8 +8,11 @@ use crate::directory::{FolderDirectory, HostDirectory};
 use crate::dispatch::{Dispatcher, FetchQueue};
 use crate::error::{BrokerError, BrokerResult};
 use crate::generations::Generations;
+use crate::handover;
 use crate::store_threads;
+use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +22,7 @@ use toolbus_engine::{
     RestoredMessage, Seq, Settled, Window,
 };
 use toolbus_protocol::JournalClaim;
-use toolbus_store::{Disk, FolderDisk, LogStore, Replay, Store, StoreError, StoreOptions};
+use toolbus_store::{Disk, LogStore, Replay, Store, StoreError, StoreOptions};
 
 /// Options of [`BrokerCore`].
 #[derive(Debug, Clone)]
@@ -45,7 +48,11 @@ pub struct BrokerCore {
     hosts: Arc<dyn HostDirectory>,
     claims: Claims,
     generations: Generations,
-    threads: Vec<thread::JoinHandle<()>>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    /// The lock of the data folder.
+    lock: Option<File>,
+    /// The server has ended or was aborted, so that the folder may be handed over.
+    abandoned: AtomicBool,
 }
 
 pub(crate) struct Shared {
@@ -77,13 +84,19 @@ impl BrokerCore {
 
     /// Opens the mailboxes in a folder: replays its log and starts the writer and reader threads.
     pub fn open(folder: &Path, options: CoreOptions) -> BrokerResult<Arc<Self>> {
-        let (disk, identity) = FolderDisk::open(folder).map_err(|error| BrokerError::Folder(Arc::new(error)))?;
+        let (disk, identity) = handover::open_folder(folder).map_err(|error| BrokerError::Folder(Arc::new(error)))?;
+        let lock = disk.lock().ok();
         let mut engine = options.engine.clone();
         engine.fingerprint_seed = identity.seed;
         let hosts = Arc::new(FolderDirectory::open(folder, identity.seed)?);
         let store = StoreOptions { checksum_seed: identity.seed, ..options.store };
         let kept = (Claims::open(folder), Generations::open(folder)?);
-        Self::start(Arc::new(disk), identity.id, hosts, kept, CoreOptions { engine, store, ..options })
+        let options = CoreOptions { engine, store, ..options };
+        let mut core = Self::start(Arc::new(disk), identity.id, hosts, kept, options)?;
+        core.lock = lock;
+        let core = Arc::new(core);
+        handover::register(folder, &core);
+        Ok(core)
     }
 
     fn start(
@@ -92,7 +105,7 @@ impl BrokerCore {
         hosts: Arc<dyn HostDirectory>,
         (claims, generations): (Claims, Generations),
         options: CoreOptions,
-    ) -> BrokerResult<Arc<Self>> {
+    ) -> BrokerResult<Self> {
         let store_options = StoreOptions {
             history_ids: options.engine.history_ids,
             history_age: options.engine.history_age,
@@ -142,7 +155,36 @@ impl BrokerCore {
             failed: CancellationToken::new(),
         });
         let threads = store_threads::spawn(&shared).map_err(|error| BrokerError::Thread(Arc::new(error)))?;
-        Ok(Arc::new(Self { shared, identity, hosts, claims, generations, threads }))
+        let (threads, lock, abandoned) = (Mutex::new(threads), None, AtomicBool::new(false));
+        Ok(Self { shared, identity, hosts, claims, generations, threads, lock, abandoned })
+    }
+
+    /// Sets whether a server serves it.
+    pub(crate) fn set_abandoned(&self, abandoned: bool) {
+        self.abandoned.store(abandoned, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Refuses new messages, writes pending records, joins the threads and gives up the lock of the folder.
+    pub(crate) fn close(&self) {
+        {
+            let mut state = self.shared.lock();
+            state.stopping = true;
+            state.engine.stop_accepting();
+        }
+        self.shared.writer_wake.notify_all();
+        self.shared.fetches.close();
+        for thread in self.threads.lock().unwrap_or_else(|_| abort_after_panic()).drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a storage thread panicked");
+            }
+        }
+        if let Some(Err(error)) = self.lock.as_ref().map(File::unlock) {
+            tracing::warn!(%error, "can't give up the lock of the data folder");
+        }
     }
 
     /// Id of the data folder's namespace; stable across restarts.
@@ -239,14 +281,7 @@ impl BrokerCore {
 
 impl Drop for BrokerCore {
     fn drop(&mut self) {
-        self.shared.lock().stopping = true;
-        self.shared.writer_wake.notify_all();
-        self.shared.fetches.close();
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a storage thread panicked");
-            }
-        }
+        self.close();
     }
 }
 

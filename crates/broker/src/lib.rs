@@ -25,6 +25,7 @@ mod error;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
 mod generations;
+mod handover;
 mod handshake;
 mod host_registration;
 mod http;

@@ -229,8 +229,10 @@ impl BrokerServer {
         self.stop_serving.cancel();
     }
 
-    /// Serves until [`BrokerServer::stop`] is called or storage fails.
+    /// Serves until [`BrokerServer::stop`] is called or storage fails. If the future is dropped, as by aborting its task,
+    /// the connections end too, and the data folder can be opened again.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) -> BrokerResult<()> {
+        let _ended = Serving::begin(&self.shared);
         self.follow_agents();
         let bound = listener.local_addr()?;
         let tls = self.shared.options.tls.clone().map(Tls::load).transpose();
@@ -287,6 +289,23 @@ impl BrokerServer {
                 }
             }
         }
+    }
+}
+
+/// Ends what a server leaves behind, also if its future is dropped.
+struct Serving(Arc<ServerShared>);
+
+impl Serving {
+    fn begin(server: &Arc<ServerShared>) -> Self {
+        server.core.set_abandoned(false);
+        Self(Arc::clone(server))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.stop.cancel();
+        self.0.core.set_abandoned(true);
     }
 }
 

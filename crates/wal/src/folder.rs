@@ -54,7 +54,7 @@ pub struct FolderDisk {
     path: PathBuf,
     folder: File,
     /// Held for as long as the process uses the folder.
-    _lock: File,
+    lock: File,
 }
 
 const LOCK_FILE: &str = "lock";
@@ -78,9 +78,14 @@ impl FolderDisk {
             Err(TryLockError::Error(source)) => return Err(io("lock")(source)),
         }
         let folder = File::open(path).map_err(io("open"))?;
-        let disk = Self { path: path.to_owned(), folder, _lock: lock };
+        let disk = Self { path: path.to_owned(), folder, lock };
         let identity = disk.identity()?;
         Ok((disk, identity))
+    }
+
+    /// Another handle to the lock. Unlocking it lets others open the folder, so nothing may be written afterwards.
+    pub fn lock(&self) -> io::Result<File> {
+        self.lock.try_clone()
     }
 
     /// Records durably that the folder is opened for writing. An unreadable record starts again, like that of a new folder.

@@ -57,6 +57,13 @@ impl Bus {
         Self { address, server, serving, folder }
     }
 
+    /// Aborts the server while its connections are open. Returns its folder.
+    pub async fn abort(self) -> TempDir {
+        self.serving.abort();
+        self.serving.await.expect_err("it was aborted");
+        self.folder
+    }
+
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
