@@ -25,7 +25,7 @@ pub fn charge(budget: &mut usize, cost: usize) {
 pub fn frame_cost(frame: &ClientFrame) -> usize {
     match frame {
         ClientFrame::Deliver(_) => REQUEST_COST,
-        ClientFrame::AckTags { .. } | ClientFrame::Event(_) => 1,
+        ClientFrame::AckTags { .. } | ClientFrame::Event(_) | ClientFrame::EventBatch(_) => 1,
         ClientFrame::Status { .. } | ClientFrame::Inspect(_) | ClientFrame::Hosts(_) => POLL_BUDGET,
         ClientFrame::Subscribe | ClientFrame::ListConnected { .. } | ClientFrame::Follow(_) => POLL_BUDGET / 8,
         _ => MESSAGE_COST,

@@ -46,10 +46,13 @@ impl Egress {
                     send(WsMessage::binary(std::mem::take(&mut egress.buffer)));
                 }
             }
-            Framing::Json => match json::write_broker(&wire::frame(&out)) {
-                Ok(text) => send(WsMessage::text(text)),
-                Err(error) => unreadable(out, &error, commands),
-            },
+            Framing::Json => {
+                let frame = if egress.numbered_receipts { wire::frame(&out) } else { wire::version1_frame(&out) };
+                match json::write_broker(&frame) {
+                    Ok(text) => send(WsMessage::text(text)),
+                    Err(error) => unreadable(out, &error, commands),
+                }
+            }
         });
         if let Some(receipts) = self.take_receipts() {
             match self.framing {

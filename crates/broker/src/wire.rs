@@ -33,9 +33,8 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
         ClientFrame::AckWithReceipt { id, request_id } => Command::AckWithReceipt { id, request_id },
         ClientFrame::Cancel { to, correlation_id, request_id } => Command::Cancel { to, correlation_id, request_id },
         ClientFrame::ListConnected { role } => Command::ListConnected { role },
-        ClientFrame::Event(event) => {
-            Command::Event { to: event.peer, correlation_id: event.correlation_id, body: event.body.into_bytes() }
-        }
+        ClientFrame::Event(event) => event_command(event, false),
+        ClientFrame::EventBatch(event) => event_command(event, true),
         ClientFrame::Status { request_id } => Command::Status { request_id },
         ClientFrame::Inspect(inspect) => {
             let messages = inspect.messages.into_iter().map(message_at).collect();
@@ -55,6 +54,10 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
         | ClientFrame::Refused { .. }
         | ClientFrame::Unknown { .. } => return None,
     })
+}
+
+fn event_command(Event { peer, correlation_id, body }: Event, batch: bool) -> Command {
+    Command::Event { to: peer, correlation_id, body: body.into_bytes(), batch }
 }
 
 fn message_at(message: MessageRef) -> MessageAt {
@@ -99,7 +102,7 @@ pub fn unshare(command: &mut Command) {
             delivery.correlation_id = delivery.correlation_id.as_ref().map(deep_copy);
             delivery.sealed = Bytes::copy_from_slice(&delivery.sealed);
         }
-        Command::Event { to, correlation_id, body } => {
+        Command::Event { to, correlation_id, body, .. } => {
             *to = deep_copy(to);
             *correlation_id = deep_copy(correlation_id);
             *body = Bytes::copy_from_slice(body);
@@ -125,7 +128,8 @@ pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
         Outgoing::AckResult { id, request_id, refusal } => BrokerFrame::AckResult(AckResult {
             id: id.clone(),
             request_id: request_id.clone(),
-            accepted: refusal.is_none(),
+            // An id that is gone may have been acknowledged so long ago that it is not remembered.
+            accepted: matches!(refusal, None | Some(Refusal::UnknownMessage { .. })),
             reason: refusal.as_ref().map(ToString::to_string),
         }),
         Outgoing::Cancel { correlation_id, from } => {
@@ -139,7 +143,7 @@ pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
         Outgoing::Connected { ids } => {
             BrokerFrame::Connected { ids: ids.iter().map(|id| ByteString::from(&**id)).collect() }
         }
-        Outgoing::Event { from, correlation_id, body } => BrokerFrame::Event(Event {
+        Outgoing::Event { from, correlation_id, body, .. } => BrokerFrame::Event(Event {
             peer: ByteString::from(&**from),
             correlation_id: correlation_id.clone(),
             body: Body::from_trusted(body.clone()),
@@ -151,6 +155,16 @@ pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
             peers: view.peers.clone(),
             uncollected: view.uncollected.clone(),
         }),
+    }
+}
+
+/// Like [`frame`], for a peer of version 1.
+pub fn version1_frame(outgoing: &Outgoing) -> BrokerFrame {
+    match outgoing {
+        Outgoing::Event { correlation_id, body, batch: true, .. } => {
+            BrokerFrame::EventBatch { correlation_id: correlation_id.clone(), batch: Body::from_trusted(body.clone()) }
+        }
+        other => frame(other),
     }
 }
 

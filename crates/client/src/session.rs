@@ -291,6 +291,11 @@ impl Session {
                     }
                 }
             }
+            BrokerFrame::EventBatch { correlation_id, batch } => {
+                // Only brokers of the original send it, and they don't name the sender.
+                let event = LiveEvent { from: "".into(), correlation_id: MsgId::from(correlation_id), body: batch };
+                push_bounded(&mut self.events, event);
+            }
             BrokerFrame::Status(status) => self.queries.status(status),
             BrokerFrame::Inspected(inspected) => self.queries.inspected(inspected),
             BrokerFrame::Followed(followed) => self.follows.reported(followed),

@@ -233,8 +233,8 @@ impl Engine {
                     );
                 }
             }
-            Command::Event { to, correlation_id, body } => {
-                self.to_subscriber(&to, Outgoing::Event { from: name, correlation_id, body }, effects);
+            Command::Event { to, correlation_id, body, batch } => {
+                self.to_subscriber(&to, Outgoing::Event { from: name, correlation_id, body, batch }, effects);
             }
             Command::ListConnected { role } => {
                 effects.send(conn, Outgoing::Connected { ids: self.connected_in_role(peer, &role) });

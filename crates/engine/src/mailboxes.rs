@@ -94,6 +94,8 @@ pub enum Command {
         correlation_id: ByteString,
         /// Body of the event.
         body: Bytes,
+        /// Whether the body is a batch of events of the original.
+        batch: bool,
     },
     /// List connections and mailboxes.
     Status {
@@ -227,6 +229,8 @@ pub enum Outgoing {
         correlation_id: ByteString,
         /// Body of the event.
         body: Bytes,
+        /// Whether the body is a batch of events of the original.
+        batch: bool,
     },
     /// Answer to [`Command::Status`].
     Status {

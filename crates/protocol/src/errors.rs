@@ -79,6 +79,8 @@ codes! {
         "Another program may listen on that port. To send the token anyway, pass it with --token-file.";
     PlainTextToken = "TB0118", "plain_text_token", "A token would cross the network in plain text.",
         "Use wss:// (the broker's --tls-cert and --tls-key), or allow it with --insecure.";
+    UnsupportedFrame = "TB0119", "unsupported_frame", "The frame belongs to a part of the original that this broker does not have.",
+        "Hosts announce manifests instead of being observed, and there are no environment leases: see docs/library.md.";
     MailboxFull = "TB0201", "mailbox_full", "The recipient's mailbox is full.",
         "Wait until the recipient has caught up, then send the same message again.";
     BrokerFull = "TB0202", "broker_full", "The broker's message limit is reached.",
@@ -207,6 +209,9 @@ pub enum DecodeError {
     /// A number does not fit its type, or a range is inverted.
     #[error("a number is out of range")]
     BadNumber,
+    /// A batch of events is empty or too large, is marked as durable, or its numbers don't match its events.
+    #[error("the batch is not one of 1 to 64 live events with consecutive numbers")]
+    BadBatch,
     /// A compact frame has a flag of a later version.
     #[error("an unknown flag is set")]
     UnknownFlag,

@@ -48,6 +48,8 @@ pub enum ClientFrame {
     },
     /// Sends a live event: ordered, bounded, lossy, never stored (version 2).
     Event(Event),
+    /// Sends a batch of live events of the original; the body is the batch.
+    EventBatch(Event),
     /// Requests the connections and mailboxes of the broker (version 2).
     Status {
         /// Id of this request.
@@ -148,6 +150,13 @@ pub enum BrokerFrame {
     },
     /// A live event (version 2).
     Event(Event),
+    /// A batch of live events, to clients of version 1.
+    EventBatch {
+        /// Id of the message that the events belong to.
+        correlation_id: ByteString,
+        /// The batch, with the sequence numbers of its events.
+        batch: Body,
+    },
     /// Answer to `status` (version 2).
     Status(Status),
     /// Answer to `inspect` (version 2).

@@ -1,6 +1,7 @@
 //! The JSON framing: one object per text message, tagged by `kind`. This is the original's published protocol with
 //! additional fields and frames.
 
+mod events;
 mod fields;
 mod hosts;
 mod inspect;

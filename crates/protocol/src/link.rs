@@ -171,7 +171,7 @@ impl FrameBytes for ClientFrame {
         SMALL_FRAME
             + match self {
                 Self::Deliver(deliver) => deliver.envelope.sealed().len() + deliver.to.len(),
-                Self::Event(event) => event.body.as_bytes().len(),
+                Self::Event(event) | Self::EventBatch(event) => event.body.as_bytes().len(),
                 Self::Announce(announce) => {
                     announce.manifests.iter().map(|manifest| manifest.manifest.as_bytes().len()).sum()
                 }
@@ -186,6 +186,7 @@ impl FrameBytes for BrokerFrame {
             + match self {
                 Self::Message(push) => push.envelope.sealed().len(),
                 Self::Event(event) => event.body.as_bytes().len(),
+                Self::EventBatch { batch, .. } => batch.as_bytes().len(),
                 _ => 0,
             }
     }

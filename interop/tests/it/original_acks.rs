@@ -61,14 +61,12 @@ async fn a_second_connection_can_confirm_without_displacing_the_subscriber() {
     assert_eq!(next(&mut receiver).await, second);
 }
 
-/// Our broker is stricter than the original, which accepts any id.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acknowledgement_of_an_unknown_id_is_refused_and_the_client_stays_connected() {
+async fn an_acknowledgement_of_an_id_that_is_gone_is_accepted() {
     let broker = OurBroker::start().await;
     let mut client = subscriber(&broker.endpoint(), agent("client")).await;
     client.ack(MsgId::new()).await.expect("sent");
-    let refused = soon(client.ack_confirmed(MsgId::new())).await;
-    assert!(matches!(refused, Err(BrokerError::Rejected(_))), "{refused:?}");
+    soon(client.ack_confirmed(MsgId::new())).await.expect("accepted");
     let to_myself = task("client", 1);
     deliver(&mut client, "client", to_myself.clone()).await;
     assert_eq!(next(&mut client).await, to_myself);

@@ -15,6 +15,9 @@ use toolbus_protocol::{BrokerFrame, ClientFrame, ErrorCode, FrameBytes, Framing,
 
 /// Number of bad frames at which the connection of a version 1 peer is closed.
 const MAX_BAD_FRAMES: u32 = 32;
+/// Frames of the original without a counterpart here. Its clients wait for their effect, or for an answer that carries no
+/// id of an error, so only a closed connection tells them.
+const UNSUPPORTED: [&str; 2] = ["observe_host", "subscribe_environment_lease_v1"];
 /// How often a connection that stopped reading because of disk congestion checks again.
 const CONGESTION_PAUSE: Duration = Duration::from_millis(2);
 
@@ -191,6 +194,12 @@ impl Connection {
                 // Acknowledgements before it come first.
                 self.server.core.submit(self.conn, &mut self.commands);
                 registration.subscribe();
+            }
+            (ClientFrame::Unknown { kind }, _) if UNSUPPORTED.contains(&&*kind) => {
+                return Err(End::Error(CloseReason::new(
+                    ErrorCode::UnsupportedFrame,
+                    format!("`{kind}` is not supported"),
+                )));
             }
             (frame, _) => self.commands.extend(wire::command(frame)),
         }

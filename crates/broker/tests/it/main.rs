@@ -21,6 +21,7 @@ mod host_names;
 mod limits;
 mod mailboxes_contract;
 mod memory_bounds;
+mod original_clients;
 mod origins;
 mod ownership;
 mod rights_matrix;

@@ -10,7 +10,7 @@ fn cancel(harness: &mut Harness, conn: ConnId, to: &str) {
 
 fn event(harness: &mut Harness, conn: ConnId, to: &str) {
     let body = Bytes::from_static(b"half done");
-    harness.handle(conn, Command::Event { to: to.into(), correlation_id: "c1".into(), body });
+    harness.handle(conn, Command::Event { to: to.into(), correlation_id: "c1".into(), body, batch: false });
 }
 
 fn connected(harness: &mut Harness, conn: ConnId, role: &str) -> Vec<Received> {

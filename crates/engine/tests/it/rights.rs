@@ -135,7 +135,7 @@ fn events_may_be_sent_by_hosts_and_where_the_rules_allow() {
     fixture.accepts(fixture.host, of(Purpose::Event, "ana#y", "1"));
     fixture.accepts(fixture.ana, of(Purpose::Event, "bo", "2"));
     fixture.refuses(fixture.bo, of(Purpose::Event, "ana", "3"), may_not_send("ana", "3"));
-    let event = |to: &str| Command::Event { to: to.into(), correlation_id: "c".into(), body: "1".into() };
+    let event = |to: &str| Command::Event { to: to.into(), correlation_id: "c".into(), body: "1".into(), batch: false };
     fixture.harness.handle(fixture.bo, event("ana"));
     let no = Received::Refused { refusal: Refusal::MayNotSend { mailbox: "ana".into() }, id: None };
     assert_eq!((fixture.harness.received(fixture.bo), fixture.harness.received(fixture.ana)), (vec![no], vec![]));

@@ -304,7 +304,7 @@ fn received(outgoing: Outgoing) -> Received {
             Received::CancelResult { id, request_id, outcome }
         }
         Outgoing::Connected { ids } => Received::Connected(ids.iter().map(|id| id.to_string()).collect()),
-        Outgoing::Event { from, correlation_id, body } => {
+        Outgoing::Event { from, correlation_id, body, .. } => {
             Received::Event { from: from.to_string(), correlation_id: correlation_id.to_string(), body }
         }
         Outgoing::Followed { request_id, view } => {

@@ -1,6 +1,7 @@
 //! Decoding of JSON frames. Each direction is deserialised into one flat struct of optional fields, because serde does
 //! not support raw values inside an internally tagged enum. Unknown fields are ignored.
 
+use super::events::event_batch;
 use super::fields::{name, ranges, required, some_raw};
 use super::hosts::{self, FlatAgentEnd, FlatHost, FlatManifest};
 use super::inspect::{self, FlatMessageRef, FlatRow, InspectFields, InspectedFields};
@@ -51,6 +52,8 @@ struct FlatClient<'a> {
     ancestors: Option<Vec<String>>,
     #[serde(borrow, default, deserialize_with = "some_raw")]
     body: Option<&'a RawValue>,
+    #[serde(borrow)]
+    batch: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -107,11 +110,18 @@ pub fn client(text: &[u8]) -> Result<ClientFrame, DecodeError> {
             correlation_id: required(flat.correlation_id, "cancel", "correlation_id")?,
             request_id: flat.request_id.map(|id| name(id.into())).transpose()?,
         },
+        // No agent has the empty role, but clients of the original may ask for it.
+        "list_connected" if flat.role.as_deref() == Some("") => ClientFrame::ListConnected { role: "".into() },
         "list_connected" => ClientFrame::ListConnected { role: required(flat.role, "list_connected", "role")? },
         "live_event" => ClientFrame::Event(Event {
             peer: name(flat.to.ok_or(DecodeError::Missing("live_event", "to"))?)?,
             correlation_id: required(flat.correlation_id, "live_event", "correlation_id")?,
             body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
+        }),
+        "publish_event_batch" => ClientFrame::EventBatch(Event {
+            peer: name(flat.to.ok_or(DecodeError::Missing("publish_event_batch", "to"))?)?,
+            correlation_id: required(flat.correlation_id, "publish_event_batch", "correlation_id")?,
+            body: event_batch(flat.batch.ok_or(DecodeError::Missing("publish_event_batch", "batch"))?)?,
         }),
         "status" => ClientFrame::Status { request_id: required(flat.request_id, "status", "request_id")? },
         "inspect" => inspect::inspect(InspectFields {
@@ -183,6 +193,8 @@ struct FlatBroker<'a> {
     #[serde(borrow)]
     hosts: Option<Vec<Object<FlatHost<'a>>>>,
     agents: Option<Vec<Object<FlatAgentEnd>>>,
+    #[serde(borrow)]
+    batch: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -258,6 +270,10 @@ pub fn broker(text: &[u8]) -> Result<BrokerFrame, DecodeError> {
             correlation_id: required(flat.correlation_id, "live_event", "correlation_id")?,
             body: body(flat.body.ok_or(DecodeError::Missing("live_event", "body"))?)?,
         }),
+        "event_batch" => BrokerFrame::EventBatch {
+            correlation_id: required(flat.correlation_id, "event_batch", "correlation_id")?,
+            batch: event_batch(flat.batch.ok_or(DecodeError::Missing("event_batch", "batch"))?)?,
+        },
         "status" => status(flat)?,
         "inspected" => inspect::inspected(InspectedFields {
             request_id: flat.request_id,

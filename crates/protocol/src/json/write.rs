@@ -1,5 +1,6 @@
 //! Encoding of JSON frames. Small frames are built with serde; bodies and manifests are spliced in as raw text.
 
+use super::events::{event_text, live_event_text};
 use super::hosts::{agents_ended_text, announce_text, announced_text, hosts_text};
 use super::inspect::{follow_text, followed_text, inspect_text, inspected_text};
 use crate::frames::*;
@@ -43,7 +44,10 @@ pub fn client(frame: &ClientFrame, me: &AgentRef) -> String {
             value.to_string()
         }
         ClientFrame::ListConnected { role } => json!({"kind": "list_connected", "role": &**role}).to_string(),
-        ClientFrame::Event(event) => event_text(event, "to"),
+        ClientFrame::Event(event) => live_event_text(event, "to"),
+        ClientFrame::EventBatch(Event { peer, correlation_id, body }) => {
+            event_text("publish_event_batch", &[("to", peer), ("correlation_id", correlation_id)], ("batch", body))
+        }
         ClientFrame::Status { request_id } => json!({"kind": "status", "request_id": &**request_id}).to_string(),
         ClientFrame::Inspect(inspect) => inspect_text(inspect),
         ClientFrame::Follow(follow) => follow_text(follow),
@@ -107,7 +111,10 @@ pub fn broker(frame: &BrokerFrame) -> Result<String, BodyError> {
         }
         BrokerFrame::Event(event) => {
             event.body.check()?;
-            event_text(event, "from")
+            live_event_text(event, "from")
+        }
+        BrokerFrame::EventBatch { correlation_id, batch } => {
+            event_text("event_batch", &[("correlation_id", correlation_id)], ("batch", batch))
         }
         BrokerFrame::Status(status) => status_text(status),
         BrokerFrame::Inspected(inspected) => inspected_text(inspected),
@@ -186,17 +193,6 @@ fn push_message(out: &mut String, message: &InboxMessage) {
         }
     }
     out.push('}');
-}
-
-fn event_text(event: &Event, peer: &str) -> String {
-    let mut out = format!(r#"{{"kind":"live_event","{peer}":"#);
-    push_json(&mut out, &*event.peer);
-    out.push_str(r#","correlation_id":"#);
-    push_json(&mut out, &*event.correlation_id);
-    out.push_str(r#","body":"#);
-    out.push_str(&String::from_utf8_lossy(event.body.as_bytes()));
-    out.push('}');
-    out
 }
 
 fn status_text(status: &Status) -> String {

@@ -3,6 +3,7 @@
 mod bodies;
 mod compact;
 mod docs;
+mod event_batches;
 mod golden;
 mod hostile;
 mod properties;

@@ -11,6 +11,7 @@ use toolbus_protocol::{
 const CALL: &str = "7c0e1d3a-58f4-4b21-9a6e-0d9c2f4b7e11";
 const REPLY: &str = "b51f0c9e-2f0d-4a3c-8d55-6f1f3a0b9c22";
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+const BATCH: &str = r#"{"first_seq":4,"last_seq":5,"qos":"ephemeral","events":[{"type":"token"},{"type":"token"}]}"#;
 /// 2026-11-15T19:34:13.123456Z
 const SENT_AT: Timestamp = Timestamp(1_794_771_253_123_456_000);
 
@@ -53,6 +54,7 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         let (peer, correlation_id) = ("worker-7#mcp".into(), CALL.into());
         ClientFrame::Event(Event { peer, correlation_id, body })
     };
+    let batch = Event { peer: "worker-7#mcp".into(), correlation_id: CALL.into(), body: body(BATCH) };
     vec![
         ("hello", hello(worker(), None, None)),
         ("hello_without_role", hello(AgentRef::new("worker-7#mcp"), None, None)),
@@ -66,8 +68,10 @@ fn small_client_frames() -> Vec<(&'static str, ClientFrame)> {
         ("cancel", cancel(None)),
         ("cancel_with_request_id", cancel(Some("cancel-3"))),
         ("list_connected", ClientFrame::ListConnected { role: "researcher".into() }),
+        ("list_connected_empty", ClientFrame::ListConnected { role: "".into() }),
         ("live_event", event(body(r#"{ "progress": 0.50, "total": 1.0 }"#))),
         ("live_event_null", event(Body::null())),
+        ("publish_event_batch", ClientFrame::EventBatch(batch)),
         ("status", ClientFrame::Status { request_id: "ps-1".into() }),
         ("inspect", inspect()),
         ("inspect_nothing", ClientFrame::Inspect(Inspect { request_id: "l-1".into(), ..Inspect::default() })),
@@ -239,6 +243,7 @@ fn answers() -> Vec<(&'static str, BrokerFrame)> {
         ("connected", BrokerFrame::Connected { ids: vec!["worker-7#mcp".into(), "worker-8".into()] }),
         ("connected_nobody", BrokerFrame::Connected { ids: vec![] }),
         ("live_event", BrokerFrame::Event(event)),
+        ("event_batch", BrokerFrame::EventBatch { correlation_id: CALL.into(), batch: body(BATCH) }),
         ("status", BrokerFrame::Status(busy_status())),
         ("status_empty", BrokerFrame::Status(idle)),
         ("inspected", BrokerFrame::Inspected(inspected())),

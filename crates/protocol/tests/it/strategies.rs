@@ -36,6 +36,8 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
         1 => cancel,
         1 => name().prop_map(|role| ClientFrame::ListConnected { role }),
         2 => event().prop_map(ClientFrame::Event),
+        1 => (name(), name(), batch())
+            .prop_map(|(peer, correlation_id, body)| ClientFrame::EventBatch(Event { peer, correlation_id, body })),
         1 => name().prop_map(|request_id| ClientFrame::Status { request_id }),
         1 => inspect().prop_map(ClientFrame::Inspect),
         1 => follow().prop_map(ClientFrame::Follow),
@@ -72,6 +74,7 @@ pub fn broker_frame() -> impl Strategy<Value = BrokerFrame> {
         1 => cancel_result().prop_map(BrokerFrame::CancelResult),
         1 => vec(name(), 0..4).prop_map(|ids| BrokerFrame::Connected { ids }),
         2 => event().prop_map(BrokerFrame::Event),
+        1 => (name(), batch()).prop_map(|(correlation_id, batch)| BrokerFrame::EventBatch { correlation_id, batch }),
         1 => status().prop_map(BrokerFrame::Status),
         1 => inspected().prop_map(BrokerFrame::Inspected),
         1 => followed().prop_map(BrokerFrame::Followed),
@@ -204,6 +207,14 @@ fn hosts() -> impl Strategy<Value = Hosts> {
         manifest,
     });
     (name(), vec(host, 0..4)).prop_map(|(request_id, hosts)| Hosts { request_id, hosts })
+}
+
+fn batch() -> impl Strategy<Value = Body> {
+    (1..u64::MAX / 2, 1..65u64).prop_map(|(first, count)| {
+        let (last, events) = (first + count - 1, vec!["null"; count as usize].join(","));
+        let text = format!(r#"{{"first_seq":{first},"last_seq":{last},"qos":"snapshot","events":[{events}]}}"#);
+        Body::parse(text).expect("JSON")
+    })
 }
 
 fn event() -> impl Strategy<Value = Event> {

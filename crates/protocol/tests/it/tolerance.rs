@@ -42,10 +42,6 @@ fn frames_of_an_unknown_kind_are_not_errors() {
     // An unknown frame may use known field names with other types.
     check(r#"{"kind":"later","id":7,"to":[],"message":[1],"tags":{},"version":"x","agent":0}"#, "later");
     // Extensions of the original that this broker does not support.
-    check(
-        r#"{"kind":"publish_event_batch","to":"p","correlation_id":"c","batch":{"events":[]}}"#,
-        "publish_event_batch",
-    );
     check(r#"{"kind":"observe_host","request_id":"r","mailbox":"m","role":"x"}"#, "observe_host");
     check(r#"{"kind":"host_observation","request_id":"r","observation":null}"#, "host_observation");
 }

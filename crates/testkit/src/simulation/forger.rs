@@ -90,7 +90,7 @@ impl World {
             }
             2 if client.is_none() => {
                 let body = Bytes::from_static(b"1");
-                self.forge_signal(conn, about, Command::Event { to: asker, correlation_id: id, body });
+                self.forge_signal(conn, about, Command::Event { to: asker, correlation_id: id, body, batch: false });
             }
             _ if !holds => {
                 let purpose = if self.rng.chance(70) { Purpose::HostReply } else { Purpose::Reply };

@@ -10,7 +10,8 @@ fn cancel(to: &str) -> Command {
 }
 
 fn event(to: &str, body: &'static str) -> Command {
-    Command::Event { to: to.into(), correlation_id: "work".into(), body: Bytes::from_static(body.as_bytes()) }
+    let body = Bytes::from_static(body.as_bytes());
+    Command::Event { to: to.into(), correlation_id: "work".into(), body, batch: false }
 }
 
 pub fn a_cancel_reaches_only_the_subscriber(factory: &impl Factory) {
