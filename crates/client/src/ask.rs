@@ -38,7 +38,18 @@ pub struct Reply {
 impl MultiplexedClient {
     /// Asks another agent and waits for its answer. A timeout or a dropped future cancels the request at the recipient.
     pub async fn ask(&self, to: &str, question: impl Into<String>, timeout: Duration) -> BrokerResult<String> {
-        let body = Body::of(&Ask { question: question.into(), mode: AskMode::Query })?;
+        self.ask_in_mode(to, question, AskMode::Query, timeout).await
+    }
+
+    /// Like [`MultiplexedClient::ask`], in a mode.
+    pub async fn ask_in_mode(
+        &self,
+        to: &str,
+        question: impl Into<String>,
+        mode: AskMode,
+        timeout: Duration,
+    ) -> BrokerResult<String> {
+        let body = Body::of(&Ask { question: question.into(), mode })?;
         let reply = self.request(to, InboxKind::Ask, body, timeout).await?;
         Ok(reply.body.to::<Reply>()?.answer)
     }

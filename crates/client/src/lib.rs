@@ -8,6 +8,7 @@
 mod abort;
 mod agent_ends;
 mod ask;
+mod ask_agent;
 mod backlog;
 mod call;
 mod client;
@@ -45,9 +46,9 @@ mod tls;
 mod withdraw;
 
 pub use ask::{Ask, AskMode, Reply};
+pub use ask_agent::ask_agent;
 pub use call::{Call, CallItem};
 pub use client::{BrokerClient, CLOSE_LIMIT};
-pub use error::{BrokerError, BrokerResult};
 pub use follow::{Follow, FollowState};
 pub use hosts::{HostsWatch, KnownHosts};
 pub use mux::MultiplexedClient;

@@ -32,6 +32,36 @@ impl RoleToolAllowlist {
         entries.into_iter().fold(Self::default(), |list, (role, tools)| list.with_role(role, tools))
     }
 
+    /// Like [`from_entries`](Self::from_entries), for entries of a configuration file: trims names, leaves empty ones out,
+    /// and logs a warning for each of them, for a role that is listed twice (the last entry counts), and for tools that are
+    /// not among `known_tools`, unless that is empty. Such a tool stays listed: it may come later.
+    pub fn from_config<R, T, I>(entries: I, known_tools: &HashSet<String>) -> Self
+    where
+        R: Into<String>,
+        T: Into<String>,
+        I: IntoIterator<Item = (R, Vec<T>)>,
+    {
+        let mut list = Self::default();
+        for (role, tools) in entries {
+            let role = role.into().trim().to_owned();
+            let mut tools: HashSet<String> = tools.into_iter().map(|tool| tool.into().trim().to_owned()).collect();
+            if role.is_empty() {
+                tracing::warn!("allowlist: an entry without a role is left out; no agent has that role");
+                continue;
+            }
+            if tools.remove("") {
+                tracing::warn!(role, "allowlist: a tool without a name is left out");
+            }
+            for tool in tools.iter().filter(|tool| !known_tools.is_empty() && !known_tools.contains(*tool)) {
+                tracing::warn!(role, tool, "allowlist: there is no such tool now; check its spelling");
+            }
+            if list.entries.insert(role.clone(), tools).is_some() {
+                tracing::warn!(role, "allowlist: the role is listed twice; the last entry counts");
+            }
+        }
+        list
+    }
+
     /// Adds or replaces the entry of a role.
     pub fn with_role(mut self, role: impl Into<String>, tools: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.entries.insert(role.into(), tools.into_iter().map(Into::into).collect());
@@ -54,7 +84,11 @@ impl RoleToolAllowlist {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use toolbus_policy::{Arguments, Effect, Item, Question};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
 
     #[test]
     fn entries_restrict_roles_and_deny_unlisted_the_others() {
@@ -75,5 +109,46 @@ mod tests {
         check(&list, Some("researcher"), "type", true);
         check(&list, Some("operator"), "type", false);
         check(&list, None, "type", false);
+    }
+
+    #[test]
+    fn entries_of_a_configuration_are_cleaned_and_warned_about() {
+        let warnings = Warnings::default();
+        let entries = [
+            (" researcher ", vec!["type"]),
+            ("researcher", vec![" click", "", "clikc"]),
+            ("  ", vec!["click"]),
+            ("locked", vec![]),
+        ];
+        let known = HashSet::from(["click".to_owned(), "type".to_owned()]);
+        let list =
+            tracing::subscriber::with_default(warnings.clone(), || RoleToolAllowlist::from_config(entries, &known));
+        let expected = RoleToolAllowlist::from_entries([("researcher", vec!["click", "clikc"]), ("locked", vec![])]);
+        assert_eq!(list.entries, expected.entries);
+        assert_eq!(warnings.0.load(Ordering::Relaxed), 4, "a role, a tool, a misspelling, a role twice");
+        tracing::subscriber::with_default(warnings.clone(), || {
+            RoleToolAllowlist::from_config([("researcher", vec!["clikc"])], &HashSet::new())
+        });
+        assert_eq!(warnings.0.load(Ordering::Relaxed), 4, "no tool is known");
+    }
+
+    /// Counts the events of its thread.
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
     }
 }

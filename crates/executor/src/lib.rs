@@ -22,3 +22,6 @@ pub use proxy::{McpProxyExecutor, McpProxyExecutorOptions};
 pub use tokio_util::sync::CancellationToken;
 pub use tool::{FunctionCall, FunctionSchema, ToolCall, ToolError, ToolResult, ToolResultImage, ToolSchema};
 pub use wire::{McpReply, McpRequest, ProxiedResult};
+
+/// The mailbox of the host in the original system, which has one host with a fixed name.
+pub const ORCHESTRATOR_ID: &str = "bamboo-orchestrator";

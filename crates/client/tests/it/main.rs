@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod ask_agent;
 mod cancels;
 mod endings;
 mod follows;
