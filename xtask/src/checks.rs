@@ -15,6 +15,11 @@ pub fn all() -> Result<(), StepError> {
     tidy::all()?;
     cargo("lints", ["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "-D", "warnings"])
         .run()?;
+    // The parts of the library, which `--all-features` does not tell apart.
+    for part in ["client", "host", "broker"] {
+        let args = ["check", "--quiet", "--package", "toolbus", "--lib", "--no-default-features", "--features", part];
+        cargo(&format!("the library with `{part}` only"), args).run()?;
+    }
     tools::cargo_deny()?;
     // `cargo deny` reads the licences of all targets' crates, but builds download only those of this target.
     cargo("fetch the crates of all targets", ["fetch", "--locked", "--quiet"]).run()?;
