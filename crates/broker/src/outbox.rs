@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn event(call: &'static str, body: String) -> Outgoing {
-        Outgoing::Event { from: "h".into(), correlation_id: call.into(), body: body.into() }
+        Outgoing::Event { from: "h".into(), correlation_id: call.into(), body: body.into(), batch: false }
     }
 
     #[test]
