@@ -15,6 +15,7 @@ mod mixed_mcp;
 mod original_acks;
 mod original_ask;
 mod original_client;
+mod original_extras;
 mod original_mcp;
 mod original_mcp_restart;
 mod original_run;

@@ -1,7 +1,7 @@
 //! The original's client on our broker: acknowledged messages are not redelivered, all others are.
 
 use crate::brokers::OurBroker;
-use crate::original::{BrokerError, MsgId, agent, connect, deliver, flush, next, subscriber, task};
+use crate::original::{MsgId, agent, connect, deliver, flush, next, subscriber, task};
 use crate::soon;
 
 #[tokio::test(flavor = "multi_thread")]
