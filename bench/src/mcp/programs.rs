@@ -45,7 +45,9 @@ impl Programs {
     pub fn up(&self) -> Command {
         let mut command = match &self.counted_into {
             Some(log) => {
-                let mut valgrind = Command::new("valgrind");
+                // On a single processor `up` does not poll for events; how often it polls depends on the machine.
+                let mut valgrind = Command::new("taskset");
+                valgrind.args(["--cpu-list", &first_processor(), "valgrind"]);
                 let log = format!("--log-file={}", log.display());
                 valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", &log]).arg(&self.toolbus);
                 valgrind
@@ -154,4 +156,12 @@ impl Programs {
 
 fn text(path: &Path) -> String {
     path.display().to_string()
+}
+
+/// The first processor that this process may use.
+fn first_processor() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
+    let first: String = allowed.trim().chars().take_while(char::is_ascii_digit).collect();
+    if first.is_empty() { "0".to_owned() } else { first }
 }
