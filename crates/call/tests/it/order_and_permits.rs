@@ -83,6 +83,19 @@ fn calls_with_the_same_exclusive_resource_run_one_at_a_time() {
 }
 
 #[test]
+fn a_call_that_waits_for_a_session_slot_holds_no_permit() {
+    let mut host = host_for(1);
+    host.hold(Step::Reserve);
+    host.arrives(Request { reserves: true, ..call("w#1", "a") });
+    host.expect(["reserve a"]);
+    host.running(call("v#1", "b"));
+    host.handle(Event::Reserved { call: host.no("a") });
+    host.expect([]);
+    host.answers("b", "done");
+    host.expect(["journal b: RESULT Done done, written", "reply b: done", "journal a: START 1, synced"]);
+}
+
+#[test]
 fn a_limit_of_the_policy_counts_running_calls() {
     let mut host = Host::new();
     let concurrency = NonZeroU32::new(1);
