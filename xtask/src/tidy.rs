@@ -19,6 +19,7 @@ pub fn all() -> Result<(), StepError> {
     }
     problems.extend(check_is_pure("engine", "std::time"));
     problems.extend(check_is_pure("call", "Instant"));
+    problems.extend(check_is_pure("cluster", "std::time"));
     problems.extend(check_holes_are_tested());
     if problems.is_empty() { Ok(()) } else { Err(StepError::Tidy(problems.join("\n"))) }
 }

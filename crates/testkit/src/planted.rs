@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use toolbus_call::PlantedBug as CallBug;
 use toolbus_client::simulation::PlantedBug as ClientBug;
+use toolbus_cluster::PlantedBug as ClusterBug;
 use toolbus_engine::PlantedBug;
 use toolbus_journal::PlantedBug as JournalBug;
 use toolbus_worker::simulation::PlantedBug as WorkerBug;
@@ -21,6 +22,8 @@ pub enum Planted {
     Client(ClientBug),
     /// A defect of the worker's side of a call.
     Worker(WorkerBug),
+    /// A defect of the code that runs a partition of a cluster.
+    Cluster(ClusterBug),
     /// fsync of the broker's log does nothing.
     NoSync,
     /// A reconnecting client retransmits messages without a receipt under new ids.
@@ -35,11 +38,13 @@ impl Planted {
         let call = CALL.into_iter().map(Self::Call);
         let client = CLIENT.into_iter().map(Self::Client);
         let worker = WORKER.into_iter().map(Self::Worker);
+        let cluster = CLUSTER.into_iter().map(Self::Cluster);
         engine
             .chain(journal)
             .chain(call)
             .chain(client)
             .chain(worker)
+            .chain(cluster)
             .chain([Self::NoSync, Self::NewIdOnRetry])
             .collect()
     }
@@ -58,6 +63,10 @@ impl Planted {
 
     pub(crate) fn in_worker(self) -> Option<WorkerBug> {
         if let Self::Worker(bug) = self { Some(bug) } else { None }
+    }
+
+    pub(crate) fn in_cluster(self) -> Option<ClusterBug> {
+        if let Self::Cluster(bug) = self { Some(bug) } else { None }
     }
 
     pub(crate) fn in_machine(self) -> Option<CallBug> {
@@ -131,6 +140,17 @@ const CLIENT: [ClientBug; 8] = [
 const WORKER: [WorkerBug; 3] =
     [WorkerBug::StopCancels, WorkerBug::DeliveredWithdrawn, WorkerBug::UnconfirmedWithdrawal];
 
+const CLUSTER: [ClusterBug; 8] = [
+    ClusterBug::NoExpectedSequence,
+    ClusterBug::TwoOutstanding,
+    ClusterBug::NewIdOnResend,
+    ClusterBug::NoEpochFilter,
+    ClusterBug::SyncBeforeAck,
+    ClusterBug::GoesOnAfterLease,
+    ClusterBug::ReplaySkips,
+    ClusterBug::TrimBeforeCopy,
+];
+
 impl fmt::Display for Planted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -139,6 +159,7 @@ impl fmt::Display for Planted {
             Self::Call(bug) => write!(f, "Call{bug:?}"),
             Self::Worker(bug) => write!(f, "Worker{bug:?}"),
             Self::Client(bug) => write!(f, "Client{bug:?}"),
+            Self::Cluster(bug) => write!(f, "Cluster{bug:?}"),
             other => write!(f, "{other:?}"),
         }
     }

@@ -7,6 +7,7 @@
 //! - `world`, `broker_side`, `effects`, `client_side` and `storage` execute events.
 //! - `script` is a fixed scenario for crash-point enumeration.
 //! - `forger` sends messages that it may not send, in the variant with credentials.
+//! - `cluster` is a separate simulation of the brokers of one partition on a replicated log.
 //! - `calls` is a separate simulation of tool calls: workers, a broker, and hosts with their journals.
 //! - `messages` and `model` hold the invariants; `drain` ends every run without faults.
 
@@ -15,6 +16,7 @@ mod broker_side;
 mod calls;
 mod client;
 mod client_side;
+mod cluster;
 mod drain;
 mod effects;
 mod forger;
@@ -47,6 +49,8 @@ pub struct Options {
     pub restricted: bool,
     /// Simulate tool calls end to end, with workers and hosts, instead of messages.
     pub calls: bool,
+    /// Simulate the brokers of one partition of a cluster.
+    pub cluster: bool,
     /// Print every event.
     pub trace: bool,
 }
@@ -83,17 +87,22 @@ pub struct Failure {
     pub restricted: bool,
     /// As in [`Options::calls`].
     pub calls: bool,
+    /// As in [`Options::cluster`].
+    pub cluster: bool,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, step, what, planted, restricted, calls } = self;
+        let Self { seed, step, what, planted, restricted, calls, cluster } = self;
         write!(f, "seed {seed}, step {step}: {what}\nreproduce with: cargo xtask sim --seed {seed}")?;
         if *restricted {
             write!(f, " --restricted")?;
         }
         if *calls {
             write!(f, " --calls")?;
+        }
+        if *cluster {
+            write!(f, " --cluster")?;
         }
         planted.map_or(Ok(()), |planted| write!(f, " --planted {planted}"))
     }
@@ -106,6 +115,7 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
     let mut step = 0;
     // A failed assertion of the engine is a violation too, and has to be reported with its seed.
     let outcome = catch_unwind(AssertUnwindSafe(|| match options.calls {
+        _ if options.cluster => cluster::simulate(seed, options, &mut step),
         true => calls::simulate(seed, options, &mut step),
         false => simulate(seed, options, &mut step),
     }));
@@ -114,8 +124,8 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
         Ok(Err(violation)) => violation,
         Err(panic) => panic_text(&*panic),
     };
-    let Options { planted, restricted, calls, .. } = options;
-    Err(Failure { seed, step, what, planted, restricted, calls })
+    let Options { planted, restricted, calls, cluster, .. } = options;
+    Err(Failure { seed, step, what, planted, restricted, calls, cluster })
 }
 
 fn simulate(seed: u64, options: Options, step: &mut u64) -> Result<Report, String> {

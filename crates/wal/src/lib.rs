@@ -39,4 +39,4 @@ pub use opening::{MAX_ANCESTORS, Opening};
 pub use planted::PlantedBug;
 pub use reader::Reader;
 pub use recovery::Recovery;
-pub use segments::{Segments, is_full, set_aside};
+pub use segments::{FENCED, Segments, is_full, set_aside};

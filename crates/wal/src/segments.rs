@@ -50,6 +50,9 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// The kind of an error that means that another process owns the log now. Nothing was written, and nothing can be.
+pub const FENCED: io::ErrorKind = io::ErrorKind::StaleNetworkFileHandle;
+
 /// Keeps damaged bytes in a file of their own, for a person to examine. A failure is only logged: it must not keep the
 /// log from opening.
 pub fn set_aside(disk: &dyn Disk, segment: u32, offset: u64, bytes: &[u8]) {

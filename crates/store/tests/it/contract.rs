@@ -1,4 +1,4 @@
-//! The contract of `Store`. Each function of `suite` runs on a folder and on the simulated disk.
+//! The contract of `Store`. Each function of `suite` runs on a folder, on the simulated disk and on a replicated log.
 
 macro_rules! on_every_disk {
     ($($test:ident),* $(,)?) => {
@@ -7,6 +7,9 @@ macro_rules! on_every_disk {
         }
         mod on_the_simulated_disk {
             $(#[test] fn $test() { super::suite::$test(&toolbus_store::sim_disk::SimDisk::default()) })*
+        }
+        mod on_a_replicated_log {
+            $(#[test] fn $test() { super::suite::$test(&crate::support::Replicated::new()) })*
         }
     };
 }

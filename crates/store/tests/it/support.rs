@@ -1,13 +1,17 @@
 //! Disks for a store, batches to write to it, and a `Replay` that records its input.
 
 use bytes::Bytes;
+use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
+use toolbus_cluster::sim_log::SimLog;
+use toolbus_cluster::{Follower, take_over};
 use toolbus_engine::{AttemptsNote, Batch, Message, RestoredMessage, Sender, Seq, Settled, fingerprint};
 use toolbus_store::sim_disk::SimDisk;
 use toolbus_store::{Disk, FolderDisk, LogStore, Recovery, Replay, Store, StoreOptions};
+use toolbus_wal::{ChecksumKey, MemoryDisk};
 
 pub const FIRST_SEGMENT: &str = "segment-0000000001.log";
 
@@ -87,6 +91,34 @@ impl TestDisk for Folder {
         drop(folder.disk());
         fs::write(folder.first_segment(), segment).unwrap();
         folder
+    }
+}
+
+/// A replicated log. Each opening is a takeover by another broker, which has no local files.
+pub struct Replicated {
+    log: SimLog,
+    epoch: Cell<u64>,
+}
+
+impl Replicated {
+    pub fn new() -> Self {
+        Self { log: SimLog::new(0), epoch: Cell::new(0) }
+    }
+}
+
+impl TestDisk for Replicated {
+    fn disk(&self) -> Arc<dyn Disk> {
+        self.epoch.update(|epoch| epoch + 1);
+        let follower = Follower::new(Arc::new(MemoryDisk::default()), ChecksumKey(0));
+        Arc::new(take_over(self.log.of_broker(0), follower, self.epoch.get()).expect("the log has no faults"))
+    }
+
+    fn holding(segment: &[u8]) -> Self {
+        let replicated = Self::new();
+        let file = replicated.disk().create(FIRST_SEGMENT).unwrap();
+        file.append(segment).unwrap();
+        file.sync().unwrap();
+        replicated
     }
 }
 

@@ -25,6 +25,9 @@ struct Args {
     /// Simulate tool calls end to end, with workers, hosts and their journals
     #[arg(long, conflicts_with = "restricted")]
     calls: bool,
+    /// Simulate the brokers of one partition of a cluster
+    #[arg(long, conflicts_with_all = ["restricted", "calls"])]
+    cluster: bool,
     /// Plant a known defect
     #[arg(long)]
     planted: Option<Planted>,
@@ -36,17 +39,18 @@ fn main() -> ExitCode {
         (Some(seed), _) => seed..seed.saturating_add(1),
         (None, seeds) => seeds.unwrap_or_default(),
     };
-    let options = Options { planted: args.planted, restricted: args.restricted, calls: args.calls, trace: args.trace };
+    let Args { planted, restricted, calls, cluster, trace, .. } = args;
+    let options = Options { planted, restricted, calls, cluster, trace };
     let started = Instant::now();
     let (mut steps, mut crashes, mut sent) = (0, 0, 0);
-    let mut calls = Tally::default();
+    let mut tally = Tally::default();
     for seed in seeds.clone() {
         match simulation::run(seed, options) {
             Ok(report) => {
                 steps += report.steps;
                 crashes += report.crashes;
                 sent += report.sent;
-                calls += report.calls;
+                tally += report.calls;
             }
             Err(failure) => {
                 eprintln!("{failure}");
@@ -56,8 +60,8 @@ fn main() -> ExitCode {
     }
     let count = seeds.end - seeds.start;
     println!("{count} seeds, {steps} steps, {sent} sent, {crashes} crashes in {:.1?}", started.elapsed());
-    if args.calls {
-        println!("{calls:?}");
+    if calls {
+        println!("{tally:?}");
     }
     ExitCode::SUCCESS
 }

@@ -4,5 +4,6 @@
 mod crash_points;
 mod planted;
 mod planted_calls;
+mod planted_cluster;
 mod planted_peers;
 mod seeds;

@@ -11,6 +11,8 @@ const RESTRICTED_SEEDS: u64 = 5_000;
 
 /// Of tool calls end to end.
 const CALL_SEEDS: u64 = 5_000;
+/// Of the brokers of a partition.
+const CLUSTER_SEEDS: u64 = 10_000;
 
 #[test]
 fn no_seed_violates_an_invariant() {
@@ -28,6 +30,11 @@ fn no_crash_loses_a_call_or_makes_it_have_two_effects() {
         calls;
     let rare = [unknown, joined, expired, poisoned, refused, cancelled, sent_again, tasks, withdrawn, unsure];
     assert!(rare.iter().all(|count| *count > 20), "{calls:?}");
+}
+
+#[test]
+fn no_takeover_loses_a_message() {
+    run_all(CLUSTER_SEEDS, Options { cluster: true, ..Options::default() });
 }
 
 #[test]
@@ -68,6 +75,7 @@ fn run_some(next: &AtomicU64, count: u64, options: Options) -> Vec<Report> {
 fn the_same_seed_gives_the_same_run_and_another_seed_another() {
     check_repeatable(Options::default());
     check_repeatable(Options { calls: true, ..Options::default() });
+    check_repeatable(Options { cluster: true, ..Options::default() });
 }
 
 fn check_repeatable(options: Options) {

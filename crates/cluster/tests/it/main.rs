@@ -1,0 +1,7 @@
+//! Partitions on a modelled log.
+
+#![allow(clippy::unwrap_used)]
+
+mod ownership;
+mod stream_disk;
+mod support;
