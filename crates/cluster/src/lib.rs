@@ -12,6 +12,8 @@
 //! rejected, and closes the partition at that broker. Exactly one append is outstanding at a time: the epoch entry could take
 //! the very position that a deposed owner predicted for the first of several appends, and the log would accept the others.
 
+#[cfg(feature = "testing")]
+pub mod contract;
 mod entry;
 mod follower;
 mod lease;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod contract;
 mod ownership;
 mod stream_disk;
 mod support;

@@ -1,0 +1,28 @@
+//! Errors of connecting to a cluster.
+
+use crate::requirements::Unmet;
+
+/// Why a cluster can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// No server could be reached.
+    #[error("can't connect to NATS: {0}")]
+    Connect(String),
+    /// A stream or bucket could not be created, read or watched.
+    #[error("can't {what}: {reason}")]
+    Request {
+        /// The failed operation, as a verb phrase.
+        what: &'static str,
+        /// The error of the client or the server.
+        reason: String,
+    },
+    /// The servers or their settings would not keep what is promised.
+    #[error(transparent)]
+    Unmet(#[from] Unmet),
+}
+
+impl ClusterError {
+    pub(crate) fn request<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Request { what, reason: error.to_string() }
+    }
+}

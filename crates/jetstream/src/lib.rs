@@ -1,0 +1,19 @@
+//! The replicated logs and leases of a cluster on NATS JetStream.
+//!
+//! - [`Cluster`] connects, checks that the servers keep what is promised, and creates or checks the streams and the bucket.
+//! - [`JetStreamLog`] is the [`toolbus_cluster::ReplicatedLog`] of one partition: a stream with one subject.
+//! - [`Leases`] is the bucket with the records of who owns which partition.
+//!
+//! All decisions are in `toolbus_cluster`; this crate only carries them out.
+
+mod cluster;
+mod error;
+mod leases;
+mod log;
+mod requirements;
+
+pub use cluster::{Cluster, ClusterOptions};
+pub use error::ClusterError;
+pub use leases::{LeaseChange, LeaseWatch, Leases};
+pub use log::JetStreamLog;
+pub use requirements::{OLDEST_SERVER, Unmet};

@@ -1,0 +1,186 @@
+//! The replicated log of a partition: a stream with one subject.
+
+use crate::cluster::ANSWER;
+use async_nats::jetstream::consumer::{DeliverPolicy, pull};
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::{RawMessageErrorKind, Stream};
+use async_nats::jetstream::{self, Context, ErrorCode};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use std::error::Error;
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+use toolbus_cluster::{Append, AppendError, Bounds, LogError, ReplicatedLog};
+
+/// How long an append is repeated. An election of the stream's leader takes up to 9 s.
+const RESEND_FOR: Duration = Duration::from_secs(20);
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+/// How long a read waits for the next message, and how often other requests are repeated.
+const NEXT_MESSAGE: Duration = Duration::from_secs(5);
+const ATTEMPTS: u32 = 12;
+/// Room for the headers and the subject of a message.
+const HEADERS: usize = 1 << 10;
+/// Larger messages gain nothing.
+const LARGEST_MESSAGE: usize = 1 << 20;
+
+/// The log of one partition. Its methods block and must not be called from a task of the runtime.
+pub struct JetStreamLog {
+    context: Context,
+    stream: Stream,
+    subject: String,
+    runtime: Handle,
+    /// When the outstanding append was not answered for the first time.
+    sent_at: Mutex<Instant>,
+}
+
+impl JetStreamLog {
+    pub(crate) fn new(context: Context, stream: Stream, subject: String, runtime: Handle) -> Self {
+        Self { context, stream, subject, runtime, sent_at: Mutex::new(Instant::now()) }
+    }
+
+    /// Repeats a request that can be repeated, because no server answers it during an election.
+    fn repeated<T, E: std::fmt::Display, F: Future<Output = Result<T, E>>>(
+        &self,
+        what: &'static str,
+        mut request: impl FnMut() -> F,
+    ) -> Result<T, LogError> {
+        self.runtime.block_on(async {
+            let mut reason = String::new();
+            for attempt in 1..=ATTEMPTS {
+                match request().await {
+                    Ok(answer) => return Ok(answer),
+                    Err(error) => reason = error.to_string(),
+                }
+                tokio::time::sleep(wait_after(attempt)).await;
+            }
+            Err(LogError { what, reason })
+        })
+    }
+
+    async fn read_one(&self, sequence: u64) -> Result<Option<Bytes>, jetstream::stream::RawMessageError> {
+        match self.stream.get_raw_message(sequence).await {
+            Ok(message) => Ok(Some(message.payload)),
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads a range with a consumer. Stops at the first message that does not arrive in time.
+    async fn read_range(&self, from: u64, to: u64, each: &mut dyn FnMut(u64, Bytes)) -> Result<u64, String> {
+        let config = pull::OrderedConfig {
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: from },
+            ..pull::OrderedConfig::default()
+        };
+        let consumer = self.stream.create_consumer(config).await.map_err(text)?;
+        let mut messages = consumer.messages().await.map_err(text)?;
+        let mut next = from;
+        while next <= to {
+            let message = timeout(NEXT_MESSAGE, messages.next()).await.map_err(text)?;
+            let message = message.ok_or("the consumer ended")?.map_err(text)?;
+            let sequence = message.info().map_err(text)?.stream_sequence;
+            if sequence > to {
+                break;
+            }
+            each(sequence, message.message.payload.clone());
+            next = sequence + 1;
+        }
+        Ok(next)
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn wait_after(attempt: u32) -> Duration {
+    (FIRST_WAIT * 2u32.saturating_pow(attempt.saturating_sub(1).min(16))).min(LONGEST_WAIT)
+}
+
+impl ReplicatedLog for JetStreamLog {
+    fn append(&self, append: &Append) -> Result<u64, AppendError> {
+        let mut message = PublishMessage::build().payload(append.payload.clone()).message_id(&append.id);
+        if let Some(expected) = append.expected_last {
+            message = message.expected_last_sequence(expected);
+        }
+        self.runtime.block_on(async {
+            let sent = self.context.send_publish(self.subject.clone(), message).await.map_err(append_error)?;
+            let answer = timeout(ANSWER, sent.into_future()).await;
+            let answer = answer.map_err(|elapsed| AppendError::Unknown(elapsed.to_string()))?;
+            answer.map(|ack| ack.sequence).map_err(append_error)
+        })
+    }
+
+    fn wait_to_resend(&self, attempt: u32) -> bool {
+        let mut sent_at = self.sent_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if attempt == 1 {
+            *sent_at = Instant::now();
+        }
+        if sent_at.elapsed() > RESEND_FOR {
+            return false;
+        }
+        std::thread::sleep(wait_after(attempt));
+        true
+    }
+
+    fn bounds(&self) -> Result<Bounds, LogError> {
+        let info = self.repeated("inspect", || self.stream.get_info())?;
+        Ok(Bounds { first: info.state.first_sequence.max(1), last: info.state.last_sequence })
+    }
+
+    fn read(&self, from: u64, to: u64, each: &mut dyn FnMut(u64, Bytes)) -> Result<(), LogError> {
+        if from == to {
+            let found = self.repeated("read", || self.read_one(from))?;
+            found.into_iter().for_each(|payload| each(from, payload));
+            return Ok(());
+        }
+        let mut next = from;
+        let mut reason = String::new();
+        for attempt in 1..=ATTEMPTS {
+            let mut reached = next;
+            let read = self.runtime.block_on(self.read_range(next, to, &mut |sequence, payload| {
+                reached = sequence + 1;
+                each(sequence, payload);
+            }));
+            next = reached;
+            match read {
+                Ok(_) => return Ok(()),
+                Err(error) => reason = error,
+            }
+            if next > to {
+                return Ok(());
+            }
+            std::thread::sleep(wait_after(attempt));
+        }
+        Err(LogError { what: "read", reason })
+    }
+
+    fn purge_below(&self, sequence: u64) -> Result<(), LogError> {
+        self.repeated("purge", || self.stream.purge().sequence(sequence).into_future()).map(drop)
+    }
+
+    fn free_bytes(&self) -> Result<u64, LogError> {
+        let info = self.repeated("inspect", || self.stream.get_info())?;
+        let limit = u64::try_from(info.config.max_bytes).ok().filter(|limit| *limit > 0);
+        Ok(limit.map_or(u64::MAX, |limit| limit.saturating_sub(info.state.bytes)))
+    }
+
+    fn max_message(&self) -> usize {
+        self.context.client().server_info().max_payload.saturating_sub(HEADERS).min(LARGEST_MESSAGE)
+    }
+}
+
+/// Only an answer of the server says that a message was not stored.
+fn append_error(error: PublishError) -> AppendError {
+    let code =
+        error.source().and_then(|source| source.downcast_ref::<jetstream::Error>()).map(jetstream::Error::error_code);
+    match (error.kind(), code) {
+        (PublishErrorKind::WrongLastSequence, _) => AppendError::Rejected,
+        (_, Some(ErrorCode::STREAM_STORE_FAILED | ErrorCode::INSUFFICIENT_RESOURCES)) => AppendError::Full,
+        _ => AppendError::Unknown(error.to_string()),
+    }
+}
