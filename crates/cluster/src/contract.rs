@@ -4,8 +4,11 @@
 use crate::{Append, AppendError, Bounds, ReplicatedLog};
 use bytes::Bytes;
 
+/// One check of the suite.
+pub type Check = fn(&dyn ReplicatedLog);
+
 /// The names and functions of the suite.
-pub const SUITE: [(&str, fn(&dyn ReplicatedLog)); 7] = [
+pub const SUITE: [(&str, Check); 7] = [
     ("an empty log has no bounds", an_empty_log_has_no_bounds),
     ("messages are numbered without gaps", messages_are_numbered_without_gaps),
     ("an append at another position is rejected", an_append_at_another_position_is_rejected),
