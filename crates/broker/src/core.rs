@@ -31,13 +31,20 @@ pub struct CoreOptions {
     pub engine: EngineOptions,
     /// Options of the message log.
     pub store: StoreOptions,
+    /// The first sequence number of a new log. The partitions of a cluster have different ones.
+    pub first_seq: Seq,
     /// New messages are refused while the disk has less free space than this.
     pub reserve_bytes: u64,
 }
 
 impl Default for CoreOptions {
     fn default() -> Self {
-        Self { engine: EngineOptions::default(), store: StoreOptions::default(), reserve_bytes: 128 << 20 }
+        Self {
+            engine: EngineOptions::default(),
+            store: StoreOptions::default(),
+            first_seq: 0,
+            reserve_bytes: 128 << 20,
+        }
     }
 }
 
@@ -118,7 +125,7 @@ impl BrokerCore {
         let (store, recovery) =
             LogStore::open(disk, store_options, &mut replay).map_err(|error| BrokerError::Open(Arc::new(error)))?;
         let mut engine = replay.0;
-        engine.finish_restore(recovery.next_seq, 1, recovery.damaged);
+        engine.finish_restore(recovery.next_seq.max(options.first_seq), 1, recovery.damaged);
         match store.free_bytes() {
             Ok(free) => engine.set_capacity(free.saturating_sub(options.reserve_bytes)),
             Err(error) => tracing::warn!(%error, "can't determine the free disk space"),

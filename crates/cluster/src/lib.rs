@@ -8,6 +8,8 @@
 //! - [`Lease`] decides when a broker claims, renews and gives up a partition. It is a hint that keeps brokers from competing:
 //!   the log alone decides who owns a partition, because it rejects every append of a deposed owner.
 //!
+//! - [`Router`] makes one set of mailboxes out of all partitions.
+//!
 //! A takeover appends an epoch entry at the end of the log. The previous owner's next append expects another position, is
 //! rejected, and closes the partition at that broker. Exactly one append is outstanding at a time: the epoch entry could take
 //! the very position that a deposed owner predicted for the first of several appends, and the log would accept the others.
@@ -20,6 +22,7 @@ mod lease;
 mod partition;
 mod planted;
 mod replicated_log;
+mod router;
 #[cfg(feature = "testing")]
 pub mod sim_log;
 mod stream_disk;
@@ -32,6 +35,7 @@ pub use lease::{Lease, LeaseEffect, LeaseEvent, LeaseOptions, LeaseRecord};
 pub use partition::{Partition, Partitions};
 pub use planted::PlantedBug;
 pub use replicated_log::{Append, AppendError, Bounds, LogError, ReplicatedLog};
+pub use router::Router;
 pub use stream_disk::StreamDisk;
 pub use takeover::{TakeoverError, take_over};
 pub use writer::Closed;

@@ -1,11 +1,27 @@
 //! Which partition a mailbox belongs to.
 
 use toolbus_base::principal_of;
+use toolbus_engine::Seq;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The number of a partition, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition(pub u16);
+
+/// The sequence numbers of a partition begin with its number, so that tags of pushed messages differ between partitions.
+const SEQ_BITS: u32 = 48;
+
+impl Partition {
+    /// The first sequence number of the partition's messages.
+    pub fn first_seq(self) -> Seq {
+        u64::from(self.0) << SEQ_BITS
+    }
+
+    /// The partition that assigned a sequence number.
+    pub fn of_seq(seq: Seq) -> Self {
+        Self((seq >> SEQ_BITS) as u16)
+    }
+}
 
 /// How many partitions a cluster has. Fixed when the cluster is created, because the mailboxes of a partition are in its
 /// log.

@@ -218,6 +218,11 @@ impl Engine {
             Command::AckTags { tags } => self.ack_tags(now, &name, &tags, effects),
             Command::Passed { tags } => self.passed(now, &name, &tags, effects),
             Command::Subscribe => self.subscribe(now, conn, effects),
+            Command::Numbered { next } => {
+                if let Some(conn) = self.conns.get_mut(&conn) {
+                    conn.deliveries = next.saturating_sub(1);
+                }
+            }
             Command::Ack { id } => self.ack(now, conn, &name, id, effects),
             Command::AckWithReceipt { id, request_id } => {
                 self.ack_with_receipt(now, conn, &name, id, request_id, effects);

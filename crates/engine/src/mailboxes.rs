@@ -50,6 +50,11 @@ pub enum Command {
     Subscribe,
     /// Store a message for another mailbox.
     Deliver(Delivery),
+    /// The next [`Command::Deliver`] of this connection has this number, because those before it went to other partitions.
+    Numbered {
+        /// The number.
+        next: u64,
+    },
     /// Acknowledge a message in the peer's mailbox by id.
     Ack {
         /// Id of the message.

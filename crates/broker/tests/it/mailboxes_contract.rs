@@ -4,10 +4,12 @@
 //! - `delivering`: delivers, receipts, deduplication.
 //! - `pushing`: order, windows, redelivery, displaced subscribers.
 //! - `settling`: acknowledgements, replies, deadlines, dead letters, restarts.
+//! - `partitioned`: what concerns only mailboxes in several partitions.
 //! - `signals`: cancels, live events, presence, status, queue inspection, follows.
 
 mod client;
 mod delivering;
+mod partitioned;
 mod pushing;
 mod settling;
 mod signals;
@@ -16,6 +18,7 @@ use client::Client;
 use std::sync::Arc;
 use tempfile::TempDir;
 use toolbus_broker::{BrokerCore, CoreOptions};
+use toolbus_cluster::{Partition, Router};
 use toolbus_engine::{EngineOptions, Mailboxes};
 
 /// Creates the mailboxes under test.
@@ -55,12 +58,43 @@ impl Factory for InFolder {
     type Mailboxes = BrokerCore;
 
     fn open(&self, limits: Limits) -> Arc<BrokerCore> {
-        let Limits { window_messages, window_bytes, mailbox_messages, max_attempts } = limits;
-        let engine =
-            EngineOptions { window_messages, window_bytes, mailbox_messages, max_attempts, ..EngineOptions::default() };
-        BrokerCore::open(self.0.path(), CoreOptions { engine, ..CoreOptions::default() }).expect("the folder opens")
+        BrokerCore::open(self.0.path(), limits.options()).expect("the folder opens")
     }
 }
+
+impl Limits {
+    fn options(self) -> CoreOptions {
+        let Self { window_messages, window_bytes, mailbox_messages, max_attempts } = self;
+        let engine =
+            EngineOptions { window_messages, window_bytes, mailbox_messages, max_attempts, ..EngineOptions::default() };
+        CoreOptions { engine, ..CoreOptions::default() }
+    }
+}
+
+/// A router over partitions, each of them a [`BrokerCore`] in a folder.
+struct InPartitions(TempDir);
+
+impl InPartitions {
+    fn new() -> Self {
+        Self(TempDir::new().expect("a folder"))
+    }
+}
+
+impl Factory for InPartitions {
+    type Mailboxes = Router;
+
+    fn open(&self, limits: Limits) -> Arc<Router> {
+        let partition = |number: u16| {
+            let options = CoreOptions { first_seq: Partition(number).first_seq(), ..limits.options() };
+            let folder = self.0.path().join(number.to_string());
+            BrokerCore::open(&folder, options).expect("the folder opens") as Arc<dyn Mailboxes>
+        };
+        Arc::new(Router::new((0..PARTITIONS).map(partition).collect()).expect("a number of partitions"))
+    }
+}
+
+/// Enough that most names of the tests are in different ones.
+const PARTITIONS: u16 = 5;
 
 /// Runs every contract test on new mailboxes of one implementation.
 macro_rules! contract_tests {
@@ -134,3 +168,4 @@ macro_rules! mailboxes_contract {
 }
 
 mailboxes_contract!(in_folder, InFolder::new());
+mailboxes_contract!(in_partitions, InPartitions::new());

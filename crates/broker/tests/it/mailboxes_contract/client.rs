@@ -57,8 +57,12 @@ pub fn sized(to: &str, id: &str, content: u64, bytes: usize) -> Delivery {
 
 impl<M: Mailboxes> Client<M> {
     pub fn attach(mailboxes: &Arc<M>, name: &str) -> Self {
+        Self::attach_with(mailboxes, name, Rights::UNRESTRICTED)
+    }
+
+    pub fn attach_with(mailboxes: &Arc<M>, name: &str, rights: Rights) -> Self {
         let inbox = Arc::new(Inbox::default());
-        let (role, rights) = (Some("tester".into()), Rights::UNRESTRICTED);
+        let role = Some("tester".into());
         let peer = Peer { name: name.into(), role, numbered_receipts: true, rights };
         let conn = mailboxes.attach(peer, inbox.clone());
         Self { mailboxes: Arc::clone(mailboxes), conn, inbox }

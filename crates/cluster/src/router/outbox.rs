@@ -1,0 +1,46 @@
+//! The outbox of a connection, as one partition sees it: merges the answers of all partitions.
+
+use super::{ConnState, lock};
+use crate::Partition;
+use std::sync::{Arc, Mutex};
+use toolbus_engine::{Outbox, Outgoing, Refusal};
+
+pub struct RoutedOutbox {
+    pub partition: Partition,
+    pub state: Arc<Mutex<ConnState>>,
+    pub outbox: Arc<dyn Outbox>,
+}
+
+impl Outbox for RoutedOutbox {
+    fn deliver(&self, outgoing: &mut Vec<Outgoing>) {
+        let mut state = lock(&self.state);
+        let mut merged: Vec<Outgoing> =
+            outgoing.drain(..).filter_map(|outgoing| state.answered(self.partition, outgoing)).collect();
+        // Under the lock, so that frames of two partitions keep the order in which they were merged.
+        if !merged.is_empty() {
+            self.outbox.deliver(&mut merged);
+        }
+    }
+}
+
+impl ConnState {
+    /// The frame that the connection gets, if any.
+    fn answered(&mut self, partition: Partition, outgoing: Outgoing) -> Option<Outgoing> {
+        match outgoing {
+            Outgoing::Message { ref message, .. } => {
+                if partition != self.home {
+                    self.pushed.insert(&message.id, partition);
+                }
+                Some(outgoing)
+            }
+            Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => {
+                (!std::mem::replace(&mut self.is_displaced, true)).then_some(outgoing)
+            }
+            Outgoing::Refused { id: Some(ref id), .. } => self.answers.refused(id).then_some(outgoing),
+            Outgoing::Status { request_id, view } => self.answers.status(partition, request_id, *view),
+            Outgoing::Inspected { request_id, view } => self.answers.inspected(partition, request_id, *view),
+            Outgoing::Followed { request_id, view } => self.answers.followed(partition, self.home, request_id, *view),
+            outgoing => Some(outgoing),
+        }
+    }
+}
