@@ -7,8 +7,8 @@
 //! - [`Follower`] applies the log to a mirror. A standby runs one continuously; a takeover finishes it.
 //! - [`Lease`] decides when a broker claims, renews and gives up a partition. It is a hint that keeps brokers from competing:
 //!   the log alone decides who owns a partition, because it rejects every append of a deposed owner.
-//!
 //! - [`Router`] makes one set of mailboxes out of all partitions.
+//! - [`RemotePartition`] and [`PartitionServer`] are the two ends of a link to the broker that owns a partition.
 //!
 //! A takeover appends an epoch entry at the end of the log. The previous owner's next append expects another position, is
 //! rejected, and closes the partition at that broker. Exactly one append is outstanding at a time: the epoch entry could take
@@ -19,6 +19,7 @@ pub mod contract;
 mod entry;
 mod follower;
 mod lease;
+mod link;
 mod partition;
 mod planted;
 mod replicated_log;
@@ -32,6 +33,9 @@ mod writer;
 pub use entry::{Entry, EntryError};
 pub use follower::{FollowError, Follower};
 pub use lease::{Lease, LeaseEffect, LeaseEvent, LeaseOptions, LeaseRecord};
+#[cfg(feature = "testing")]
+pub use link::reencode;
+pub use link::{BadFrame, PartitionServer, RemotePartition, Transport};
 pub use partition::{Partition, Partitions};
 pub use planted::PlantedBug;
 pub use replicated_log::{Append, AppendError, Bounds, LogError, ReplicatedLog};

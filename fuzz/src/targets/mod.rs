@@ -6,6 +6,7 @@ mod framings;
 mod handshake;
 mod http;
 mod journal;
+mod link;
 mod mcp;
 mod names;
 mod policy;
@@ -28,6 +29,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("config", config::config),
     ("store", store::store),
     ("journal", journal::journal),
+    ("link", link::link),
     ("mcp", mcp::mcp),
     ("names", names::names),
     ("redaction", redaction::redaction),

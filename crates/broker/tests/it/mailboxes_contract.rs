@@ -9,6 +9,7 @@
 
 mod client;
 mod delivering;
+mod linked;
 mod partitioned;
 mod pushing;
 mod settling;
@@ -78,18 +79,40 @@ impl InPartitions {
     fn new() -> Self {
         Self(TempDir::new().expect("a folder"))
     }
+
+    fn partition(&self, number: u16, limits: Limits) -> Arc<dyn Mailboxes> {
+        let options = CoreOptions { first_seq: Partition(number).first_seq(), ..limits.options() };
+        BrokerCore::open(&self.0.path().join(number.to_string()), options).expect("the folder opens")
+    }
 }
 
 impl Factory for InPartitions {
     type Mailboxes = Router;
 
     fn open(&self, limits: Limits) -> Arc<Router> {
-        let partition = |number: u16| {
-            let options = CoreOptions { first_seq: Partition(number).first_seq(), ..limits.options() };
-            let folder = self.0.path().join(number.to_string());
-            BrokerCore::open(&folder, options).expect("the folder opens") as Arc<dyn Mailboxes>
+        let partitions = (0..PARTITIONS).map(|number| self.partition(number, limits));
+        Arc::new(Router::new(partitions.collect()).expect("a number of partitions"))
+    }
+}
+
+/// The same, but every second partition belongs to another broker and is reached over a link.
+struct OverLinks(InPartitions);
+
+impl OverLinks {
+    fn new() -> Self {
+        Self(InPartitions::new())
+    }
+}
+
+impl Factory for OverLinks {
+    type Mailboxes = Router;
+
+    fn open(&self, limits: Limits) -> Arc<Router> {
+        let reached = |number: u16| match number % 2 {
+            0 => self.0.partition(number, limits),
+            _ => linked::remote(self.0.partition(number, limits)),
         };
-        Arc::new(Router::new((0..PARTITIONS).map(partition).collect()).expect("a number of partitions"))
+        Arc::new(Router::new((0..PARTITIONS).map(reached).collect()).expect("a number of partitions"))
     }
 }
 
@@ -169,3 +192,4 @@ macro_rules! mailboxes_contract {
 
 mailboxes_contract!(in_folder, InFolder::new());
 mailboxes_contract!(in_partitions, InPartitions::new());
+mailboxes_contract!(over_links, OverLinks::new());
