@@ -79,8 +79,11 @@ pub enum LeaseEvent {
     },
     /// This broker stops, or gives the partition to another one. It claims it again only after [`LeaseEvent::Wanted`].
     Release,
-    /// This broker may claim the partition again.
-    Wanted,
+    /// This broker may claim the partition after so many milliseconds, and not before.
+    Wanted {
+        /// How long it is left to others.
+        after: Millis,
+    },
     /// Time has passed.
     Tick,
 }
@@ -170,6 +173,11 @@ impl Lease {
         self.seen.as_ref()?.record.owner.as_deref()
     }
 
+    /// How long the record has not changed.
+    pub fn silent_for(&self, now: Millis) -> Millis {
+        self.seen.as_ref().map_or(0, |seen| now.saturating_sub(seen.since))
+    }
+
     /// Handles an event. The time must not decrease.
     pub fn handle(&mut self, now: Millis, event: LeaseEvent) -> Vec<LeaseEffect> {
         let mut effects = Vec::new();
@@ -184,7 +192,7 @@ impl Lease {
                 self.yields_until = Millis::MAX;
                 self.release(now, &mut effects);
             }
-            LeaseEvent::Wanted => self.yields_until = now,
+            LeaseEvent::Wanted { after } => self.yields_until = now.saturating_add(after),
             LeaseEvent::Tick => self.tick(now, &mut effects),
         }
         effects

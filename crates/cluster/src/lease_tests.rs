@@ -109,8 +109,9 @@ fn a_released_partition_is_claimed_by_another_broker() {
     assert_eq!(lease.handle(20, LeaseEvent::Release), [LeaseEffect::Close, written(1, "", 1)]);
     assert_eq!(lease.handle(25, seen(2, "", 1)), []);
     assert_eq!(lease.handle(99_999, LeaseEvent::Tick), [], "it is left to others");
-    assert_eq!(lease.handle(100_000, LeaseEvent::Wanted), []);
-    assert_eq!(lease.handle(100_000, LeaseEvent::Tick), [written(2, "a", 2)]);
+    assert_eq!(lease.handle(100_000, LeaseEvent::Wanted { after: 50 }), []);
+    assert_eq!(lease.handle(100_049, LeaseEvent::Tick), []);
+    assert_eq!(lease.handle(100_050, LeaseEvent::Tick), [written(2, "a", 2)]);
     let mut other = Lease::new("b", LeaseOptions::default());
     other.handle(6, seen(1, "a", 1));
     assert_eq!(other.handle(25, seen(2, "", 1)), [written(2, "b", 2)]);

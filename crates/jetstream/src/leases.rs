@@ -1,7 +1,8 @@
-//! The records of who owns which partition, in a key-value bucket.
+//! The key-value bucket of a cluster: who owns which partition, and which brokers there are.
 
-use crate::ClusterError;
+use crate::{ClusterError, members};
 use async_nats::jetstream::kv::{Operation, Store, Watch};
+use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 use toolbus_cluster::{LeaseEvent, LeaseRecord, Partition};
@@ -53,27 +54,53 @@ impl Leases {
     }
 
     /// Watches all records. The watch begins with the records as they are.
-    pub async fn watch(&self) -> Result<LeaseWatch, ClusterError> {
-        let watch = self.0.watch_with_history("owners.>").await;
-        Ok(LeaseWatch(watch.map_err(ClusterError::request("watch the leases"))?))
+    pub async fn watch(&self) -> Result<BucketWatch, ClusterError> {
+        let watch = self.0.watch_with_history(">").await;
+        Ok(BucketWatch(watch.map_err(ClusterError::request("watch the cluster"))?))
+    }
+
+    pub(crate) async fn put(&self, key: &str, value: Vec<u8>) -> Result<(), ClusterError> {
+        self.0.put(key, value.into()).await.map(drop).map_err(ClusterError::request("write a record of a broker"))
+    }
+
+    pub(crate) async fn remove(&self, key: &str) -> Result<(), ClusterError> {
+        self.0.delete(key).await.map_err(ClusterError::request("remove the record of a broker"))
     }
 }
 
-/// Changes of records. Dropping it ends the watch.
-pub struct LeaseWatch(Watch);
+/// A change in the bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BucketChange {
+    /// Of the owner of a partition.
+    Lease(LeaseChange),
+    /// Of the record of a broker.
+    Member {
+        /// The key of the record.
+        key: String,
+        /// Its value, or `None` if it was removed.
+        value: Option<Bytes>,
+    },
+}
 
-impl LeaseWatch {
+/// Changes of the bucket. Dropping it ends the watch.
+pub struct BucketWatch(Watch);
+
+impl BucketWatch {
     /// The next change, or `None` if the watch has ended and has to be begun again.
-    pub async fn next(&mut self) -> Option<LeaseChange> {
+    pub async fn next(&mut self) -> Option<BucketChange> {
         loop {
             let entry = self.0.next().await?.ok()?;
-            let number = entry.key.strip_prefix("owners.").and_then(|number| number.parse().ok());
-            match (number, record_of(&entry.value)) {
-                (Some(number), Ok(record)) => {
-                    let event = LeaseEvent::Seen { revision: entry.revision, record };
-                    return Some(LeaseChange { partition: Partition(number), event });
+            if let Some(number) = entry.key.strip_prefix("owners.") {
+                match (number.parse(), record_of(&entry.value)) {
+                    (Ok(number), Ok(record)) => {
+                        let event = LeaseEvent::Seen { revision: entry.revision, record };
+                        return Some(BucketChange::Lease(LeaseChange { partition: Partition(number), event }));
+                    }
+                    _ => tracing::warn!(key = entry.key, "the bucket of the cluster has an unreadable lease"),
                 }
-                _ => tracing::warn!(key = entry.key, "the bucket of the leases has an unreadable record"),
+            } else if entry.key.starts_with(members::PREFIX) {
+                let value = (entry.operation == Operation::Put).then_some(entry.value);
+                return Some(BucketChange::Member { key: entry.key, value });
             }
         }
     }

@@ -4,16 +4,21 @@
 //! - [`JetStreamLog`] is the [`toolbus_cluster::ReplicatedLog`] of one partition: a stream with one subject.
 //! - [`Leases`] is the bucket with the records of who owns which partition.
 //!
+//! - [`Ownership`] carries out the leases of all partitions for one broker.
+//!
 //! All decisions are in `toolbus_cluster`; this crate only carries them out.
 
 mod cluster;
 mod error;
 mod leases;
 mod log;
+mod members;
+mod ownership;
 mod requirements;
 
 pub use cluster::{Cluster, ClusterOptions};
 pub use error::ClusterError;
-pub use leases::{LeaseChange, LeaseWatch, Leases};
+pub use leases::{BucketChange, BucketWatch, LeaseChange, Leases};
 pub use log::JetStreamLog;
+pub use ownership::{NewMirror, Ownership, OwnershipEvent, OwnershipOptions};
 pub use requirements::{OLDEST_SERVER, Unmet};

@@ -3,7 +3,7 @@
 use crate::servers::{Servers, runtime};
 use std::time::Duration;
 use toolbus_cluster::{LeaseEvent, LeaseRecord, Partition};
-use toolbus_jetstream::LeaseChange;
+use toolbus_jetstream::{BucketChange, LeaseChange};
 
 #[test]
 fn only_one_of_two_writers_gets_a_lease() {
@@ -23,10 +23,10 @@ fn only_one_of_two_writers_gets_a_lease() {
         assert!(!leases.write(partition, revision, &record("a", 1)).await.unwrap());
         for expected in [record("a", 1), record("b", 2)] {
             let change = tokio::time::timeout(Duration::from_secs(10), watch.next()).await.unwrap().unwrap();
-            let LeaseChange { partition: Partition(3), event: LeaseEvent::Seen { record, .. } } = change else {
+            let BucketChange::Lease(LeaseChange { partition, event: LeaseEvent::Seen { record, .. } }) = change else {
                 panic!("{change:?}")
             };
-            assert_eq!(record, expected);
+            assert_eq!((partition, record), (Partition(3), expected));
         }
     });
 }

@@ -6,4 +6,5 @@
 mod contract;
 mod failover;
 mod leases;
+mod ownership;
 mod servers;

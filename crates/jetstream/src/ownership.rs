@@ -1,0 +1,387 @@
+//! Carries out the leases of all partitions for one broker: watches and writes the records, takes partitions over, and reports
+//! which ones this broker owns.
+
+use crate::members::{self, Members};
+use crate::{BucketChange, Cluster, ClusterError, JetStreamLog, LeaseChange, Leases};
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use toolbus_cluster::{
+    Follower, Lease, LeaseEffect, LeaseEvent, LeaseOptions, Partition, Partitions, StreamDisk, TakeoverError,
+    preferred, take_over,
+};
+use toolbus_wal::{ChecksumKey, Disk};
+
+/// How often the leases are looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// How long a connection attempt to a silent owner may take.
+const PROBE: Duration = Duration::from_millis(500);
+/// At most one partition moves to its preferred broker in this time, so that pauses don't add up.
+const BETWEEN_MOVES: Duration = Duration::from_secs(1);
+/// Events that wait to be read.
+const MAX_EVENTS: usize = 1024;
+
+/// Creates the empty local disk for the copy of a partition.
+pub type NewMirror = Arc<dyn Fn(Partition) -> io::Result<Arc<dyn Disk>> + Send + Sync>;
+
+/// How a broker takes part in a cluster.
+pub struct OwnershipOptions {
+    /// Its name, different from those of all other brokers and of its own earlier processes.
+    pub name: String,
+    /// The address at which other brokers reach it. One that refuses connections is taken for gone.
+    pub address: String,
+    /// The number of partitions, fixed when the cluster is created.
+    pub partitions: Partitions,
+    /// The durations of leases.
+    pub lease: LeaseOptions,
+    /// Key of the checksums: the cluster's secret.
+    pub key: ChecksumKey,
+    /// Creates local disks.
+    pub mirror: NewMirror,
+}
+
+/// What has become of a partition.
+pub enum OwnershipEvent {
+    /// This broker owns it, and serves it from this disk.
+    Owned {
+        /// The partition.
+        partition: Partition,
+        /// The epoch of its ownership.
+        epoch: u64,
+        /// The disk of its store.
+        disk: StreamDisk,
+    },
+    /// Push nothing and elide nothing until it is resumed.
+    Suspended(Partition),
+    /// Serve it again.
+    Resumed(Partition),
+    /// This broker no longer owns it. Its store must not be used any more.
+    Lost(Partition),
+}
+
+/// The partitions of one broker. Dropping it stops renewing: others take over after the silence.
+pub struct Ownership {
+    events: mpsc::Receiver<OwnershipEvent>,
+    commands: mpsc::Sender<Command>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+enum Command {
+    Closed { partition: Partition, epoch: u64 },
+    Leave,
+}
+
+impl Ownership {
+    /// Joins the cluster. Must be called within a tokio runtime.
+    pub async fn join(cluster: &Cluster, options: OwnershipOptions) -> Result<Self, ClusterError> {
+        let leases = cluster.leases().await?;
+        let mut logs = Vec::new();
+        for partition in options.partitions.all() {
+            logs.push(Arc::new(cluster.log(partition, Handle::current()).await?));
+        }
+        let (events_in, events) = mpsc::channel(MAX_EVENTS);
+        let (commands, commands_in) = mpsc::channel(MAX_EVENTS);
+        let task = tokio::spawn(Node::new(leases, logs, options, events_in).run(commands_in));
+        Ok(Self { events, commands, task })
+    }
+
+    /// The next event, or `None` after this broker has left.
+    pub async fn next(&mut self) -> Option<OwnershipEvent> {
+        self.events.recv().await
+    }
+
+    /// The store of a partition failed: the log rejected an append or did not answer.
+    pub async fn closed(&self, partition: Partition, epoch: u64) {
+        self.commands.send(Command::Closed { partition, epoch }).await.ok();
+    }
+
+    /// Releases all partitions, so that other brokers take them over at once, and waits until that is written.
+    pub async fn leave(mut self, limit: Duration) {
+        self.commands.send(Command::Leave).await.ok();
+        let drained = async { while self.events.recv().await.is_some() {} };
+        timeout(limit, drained).await.ok();
+    }
+}
+
+impl Drop for Ownership {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The end of something that was begun.
+enum Done {
+    Written { partition: Partition, is_current: Option<bool> },
+    TakenOver { partition: Partition, epoch: u64, disk: Box<Result<StreamDisk, TakeoverError>> },
+    Probed { broker: String, is_gone: bool },
+    Nothing,
+}
+
+struct Node {
+    options: OwnershipOptions,
+    leases: Leases,
+    logs: Vec<Arc<JetStreamLog>>,
+    machines: Vec<Lease>,
+    owned: HashSet<Partition>,
+    members: Members,
+    probing: HashSet<String>,
+    work: JoinSet<Done>,
+    /// Events that found no room.
+    waiting: VecDeque<OwnershipEvent>,
+    events: mpsc::Sender<OwnershipEvent>,
+    started: Instant,
+    announced: Option<Instant>,
+    moved: Instant,
+    is_leaving: bool,
+}
+
+impl Node {
+    fn new(
+        leases: Leases,
+        logs: Vec<Arc<JetStreamLog>>,
+        options: OwnershipOptions,
+        events: mpsc::Sender<OwnershipEvent>,
+    ) -> Self {
+        let lease = |_| Lease::new(&options.name, options.lease);
+        let now = Instant::now();
+        Self {
+            machines: options.partitions.all().map(lease).collect(),
+            options,
+            leases,
+            logs,
+            owned: HashSet::new(),
+            members: Members::default(),
+            probing: HashSet::new(),
+            work: JoinSet::new(),
+            waiting: VecDeque::new(),
+            events,
+            started: now,
+            announced: None,
+            moved: now,
+            is_leaving: false,
+        }
+    }
+
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut watch = None;
+        loop {
+            if watch.is_none() {
+                let watching = self.leases.watch().await;
+                watch = watching.inspect_err(|error| tracing::warn!(%error, "the cluster can't be watched")).ok();
+                self.read_all();
+            }
+            tokio::select! {
+                change = async { watch.as_mut()?.next().await }, if watch.is_some() => match change {
+                    Some(change) => self.changed(change),
+                    None => watch = None,
+                },
+                command = commands.recv() => match command {
+                    Some(Command::Closed { partition, epoch }) => {
+                        self.handle(partition, LeaseEvent::Closed { epoch });
+                    }
+                    Some(Command::Leave) | None => self.leave(),
+                },
+                Some(done) = self.work.join_next() => self.done(done.unwrap_or(Done::Nothing)),
+                _ = ticks.tick() => self.tick(),
+            }
+            while let Some(event) = self.waiting.pop_front() {
+                if self.events.send(event).await.is_err() {
+                    return;
+                }
+            }
+            if self.is_leaving && self.work.is_empty() && self.owned.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn clock(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn millis(value: u64) -> Duration {
+        Duration::from_millis(value)
+    }
+
+    /// A new watch begins with all records; partitions without one are reported by reading.
+    fn read_all(&mut self) {
+        for partition in self.options.partitions.all() {
+            let leases = self.leases.clone();
+            self.work.spawn(async move {
+                match leases.get(partition).await {
+                    Ok(LeaseEvent::Seen { revision: 0, .. }) => Done::Written { partition, is_current: None },
+                    _ => Done::Nothing,
+                }
+            });
+        }
+    }
+
+    fn changed(&mut self, change: BucketChange) {
+        match change {
+            BucketChange::Lease(LeaseChange { partition, event }) => {
+                self.yield_to_preferred(partition, &event);
+                self.handle(partition, event);
+            }
+            BucketChange::Member { key, value: Some(value) } => self.members.seen(&key, &value, Instant::now()),
+            BucketChange::Member { key, value: None } => self.members.left(&key),
+        }
+    }
+
+    /// Leaves a free partition to the broker that should own it, for a moment.
+    fn yield_to_preferred(&mut self, partition: Partition, event: &LeaseEvent) {
+        let is_free = matches!(event, LeaseEvent::Seen { record, .. } if record.owner.is_none());
+        if is_free && !self.is_leaving && self.preferred(partition, Instant::now()).is_some() {
+            self.handle(partition, LeaseEvent::Wanted { after: self.options.lease.renewal * 2 });
+        }
+    }
+
+    /// The live broker that should own the partition, unless it is this one.
+    fn preferred(&self, partition: Partition, now: Instant) -> Option<&str> {
+        let LeaseOptions { silence, renewal, .. } = self.options.lease;
+        let live = self.members.live(now, Self::millis(silence), Self::millis(renewal * 2));
+        preferred(partition, live).filter(|broker| *broker != self.options.name)
+    }
+
+    fn handle(&mut self, partition: Partition, event: LeaseEvent) {
+        let now = self.clock();
+        let Some(machine) = self.machines.get_mut(usize::from(partition.0)) else { return };
+        for effect in machine.handle(now, event) {
+            match effect {
+                LeaseEffect::Write { revision, record } => {
+                    let leases = self.leases.clone();
+                    self.work.spawn(async move {
+                        let written = leases.write(partition, revision, &record).await;
+                        Done::Written { partition, is_current: written.ok().or(Some(true)) }
+                    });
+                }
+                LeaseEffect::TakeOver { epoch } => self.take_over(partition, epoch),
+                LeaseEffect::Suspend => self.waiting.push_back(OwnershipEvent::Suspended(partition)),
+                LeaseEffect::Resume => self.waiting.push_back(OwnershipEvent::Resumed(partition)),
+                LeaseEffect::Close => {
+                    if self.owned.remove(&partition) {
+                        self.waiting.push_back(OwnershipEvent::Lost(partition));
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_over(&mut self, partition: Partition, epoch: u64) {
+        let log = Arc::clone(&self.logs[usize::from(partition.0)]);
+        let (mirror, key) = (Arc::clone(&self.options.mirror), self.options.key);
+        self.work.spawn_blocking(move || {
+            let disk = mirror(partition).map_err(|error| TakeoverError::Follow(error.into()));
+            let disk = disk.and_then(|mirror| take_over(log, Follower::new(mirror, key), epoch));
+            Done::TakenOver { partition, epoch, disk: Box::new(disk) }
+        });
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Nothing | Done::Written { is_current: Some(true), .. } => {}
+            Done::Written { partition, is_current: Some(false) } => self.handle(partition, LeaseEvent::Conflict),
+            Done::Written { partition, is_current: None } => {
+                let record = toolbus_cluster::LeaseRecord { owner: None, epoch: 0 };
+                self.handle(partition, LeaseEvent::Seen { revision: 0, record });
+            }
+            Done::Probed { broker, is_gone } => {
+                self.probing.remove(&broker);
+                if is_gone {
+                    for partition in self.options.partitions.all() {
+                        self.handle(partition, LeaseEvent::Gone { broker: broker.clone() });
+                    }
+                }
+            }
+            Done::TakenOver { partition, epoch, disk } => {
+                if let Err(error) = &*disk {
+                    tracing::warn!(partition = partition.0, epoch, %error, "a partition could not be taken over");
+                }
+                self.handle(partition, LeaseEvent::TakenOver { epoch, ok: disk.is_ok() });
+                let is_owner = self.machines[usize::from(partition.0)].serving() == Some(epoch);
+                if let (Ok(disk), true) = (*disk, is_owner) {
+                    self.owned.insert(partition);
+                    self.waiting.push_back(OwnershipEvent::Owned { partition, epoch, disk });
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        for partition in self.options.partitions.all() {
+            self.handle(partition, LeaseEvent::Tick);
+        }
+        let now = Instant::now();
+        let renewal = Self::millis(self.options.lease.renewal);
+        if !self.is_leaving && self.announced.is_none_or(|at| now - at >= renewal) {
+            self.announced = Some(now);
+            let (leases, name, address) =
+                (self.leases.clone(), self.options.name.clone(), self.options.address.clone());
+            self.work.spawn(async move {
+                members::announce(&leases, &name, &address).await;
+                Done::Nothing
+            });
+        }
+        self.probe_silent();
+        self.move_to_preferred(now);
+    }
+
+    /// Probes the owners whose records are late: one whose address refuses connections is gone.
+    fn probe_silent(&mut self) {
+        let clock = self.clock();
+        let late = |lease: &Lease| lease.silent_for(clock) > self.options.lease.renewal * 3 / 2;
+        let silent: Vec<String> = self
+            .machines
+            .iter()
+            .filter(|lease| late(lease))
+            .filter_map(|lease| lease.owner().filter(|owner| *owner != self.options.name))
+            .map(str::to_owned)
+            .collect();
+        for broker in silent {
+            let Some(address) = self.members.address_of(&broker).map(str::to_owned) else { continue };
+            if self.probing.insert(broker.clone()) {
+                self.work.spawn(async move {
+                    let connected = timeout(PROBE, tokio::net::TcpStream::connect(address)).await;
+                    let is_gone =
+                        matches!(connected, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused);
+                    Done::Probed { broker, is_gone }
+                });
+            }
+        }
+    }
+
+    /// Releases a partition that another broker should own, one at a time.
+    fn move_to_preferred(&mut self, now: Instant) {
+        if now - self.moved < BETWEEN_MOVES || self.is_leaving {
+            return;
+        }
+        let mut owned: Vec<Partition> = self.owned.iter().copied().collect();
+        owned.sort_unstable();
+        // Released, it is free at once; other members leave it to the preferred one for a moment.
+        if let Some(partition) = owned.into_iter().find(|partition| self.preferred(*partition, now).is_some()) {
+            self.moved = now;
+            self.handle(partition, LeaseEvent::Release);
+            self.handle(partition, LeaseEvent::Wanted { after: self.options.lease.renewal * 2 });
+        }
+    }
+
+    fn leave(&mut self) {
+        if std::mem::replace(&mut self.is_leaving, true) {
+            return;
+        }
+        for partition in self.options.partitions.all() {
+            self.handle(partition, LeaseEvent::Release);
+        }
+        let (leases, key) = (self.leases.clone(), format!("{}{}", members::PREFIX, self.options.name));
+        self.work.spawn(async move {
+            leases.remove(&key).await.ok();
+            Done::Nothing
+        });
+    }
+}
