@@ -52,7 +52,9 @@ fn check_is_pure(name: &str, clock: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for file in rust_files().into_iter().filter(|file| file.starts_with(&source)) {
         let text = fs::read_to_string(&file).unwrap_or_default();
-        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        // A trait of the log has a method with the name of one of the banned functions.
+        let is_code = |line: &&str| !line.trim_start().starts_with("//") && !line.contains("fn sync_folder(&self)");
+        let code = text.lines().filter(is_code);
         for (number, line) in code.enumerate() {
             if let Some(word) = banned.iter().find(|word| line.contains(**word)) {
                 problems.push(format!(
