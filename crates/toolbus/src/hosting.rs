@@ -28,9 +28,10 @@ pub struct HostingArgs {
     /// folder.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// How long a server may take to start.
-    #[arg(long, value_parser = parse_duration, default_value = "30s", value_name = "DURATION")]
-    start_timeout: Duration,
+    /// How long a server may take to start. Default: 30s, or 5m if a package runner such as npx, uvx or docker run starts
+    /// it, which may have to download it first. `start_timeout` of a server comes first.
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
+    start_timeout: Option<Duration>,
     /// At SIGTERM, how long running calls may take to end. Calls that were not started stay in the mailbox for the next start.
     #[arg(long, value_parser = parse_duration, default_value = "10s", value_name = "DURATION")]
     pub drain: Duration,
@@ -105,8 +106,13 @@ impl HostingArgs {
             return Err(Failure::NoServers);
         }
         let guard = GuardCommand { program: me, args: vec![OsString::from("guard")] };
-        let connection =
-            ConnectionOptions { guard: Some(guard), start_timeout: self.start_timeout, ..ConnectionOptions::default() };
+        let defaults = ConnectionOptions::default();
+        let connection = ConnectionOptions {
+            guard: Some(guard),
+            start_timeout: self.start_timeout.unwrap_or(defaults.start_timeout),
+            download_timeout: self.start_timeout.unwrap_or(defaults.download_timeout),
+            ..defaults
+        };
         let policy = LivePolicy::new(mode.policy(config.policy.clone()));
         let named = self.id.clone().or_else(|| config.name.clone());
         let is_named = named.is_some();

@@ -3,6 +3,7 @@
 
 mod call_settings;
 mod expand;
+mod package_runner;
 mod servers;
 mod settings;
 
@@ -44,6 +45,8 @@ pub struct ServerConfig {
     pub max_concurrency: usize,
     /// Timeout of calls without an entry in `tool_timeouts`. `None`: as long as the caller waits.
     pub timeout: Option<Duration>,
+    /// How long the server may take to start, in place of the host's own limit.
+    pub start_timeout: Option<Duration>,
     /// Timeouts by tool.
     pub tool_timeouts: BTreeMap<String, Duration>,
     /// How long an unused session stays open.
@@ -151,6 +154,7 @@ impl ServerConfig {
             max_sessions: Self::MAX_SESSIONS,
             max_concurrency: Self::MAX_CONCURRENCY,
             timeout: None,
+            start_timeout: None,
             tool_timeouts: BTreeMap::new(),
             idle: Self::IDLE,
             disabled: false,

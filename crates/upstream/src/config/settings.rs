@@ -26,6 +26,7 @@ pub(super) const KEYS: &[&str] = &[
     "max_sessions",
     "max_concurrency",
     "timeout",
+    "start_timeout",
     "tool_timeouts",
     "idle",
     "era",
@@ -102,6 +103,7 @@ impl<'a> Settings<'a> {
         config.max_sessions = self.table.read("max_sessions", Setting::count)?.unwrap_or(config.max_sessions);
         config.max_concurrency = self.table.read("max_concurrency", Setting::count)?.unwrap_or(config.max_concurrency);
         config.timeout = self.duration("timeout")?;
+        config.start_timeout = self.duration("start_timeout")?;
         config.idle = self.duration("idle")?.unwrap_or(config.idle);
         config.tool_timeouts = self.by_tool("tool_timeouts", |timeout| timeout.duration(DURATION))?;
         config.calls = CallSettings::read(&self)?;

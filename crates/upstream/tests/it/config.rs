@@ -224,7 +224,7 @@ fn invalid_toml_configurations_are_rejected_with_their_position() {
         toml("[servers.a]\ncommand = \"x\"\n  colour = 1\nmax-sessions = 3\n"),
         "line 3, column 3: unknown key servers.a.colour",
         "known keys: command, args, env, cwd, url, headers, type, transport, disabled, prefix, session, max_sessions, \
-         max_concurrency, timeout, tool_timeouts, idle, era, secrets, secret_ttl, redact_results, pin, dynamic_tools, \
+         max_concurrency, timeout, start_timeout, tool_timeouts, idle, era, secrets, secret_ttl, redact_results, pin, dynamic_tools, \
          replay, tool_replay, trust_hints, join, tool_join, join_window, offline, tool_offline, trip_after, trip_window, \
          trip_pause",
     );
