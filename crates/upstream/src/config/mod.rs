@@ -86,6 +86,13 @@ pub enum TransportConfig {
         /// Additional request headers.
         headers: BTreeMap<String, String>,
     },
+    /// The HTTP transport before streamable HTTP: a stream of events, and an endpoint for messages. Legacy era only.
+    Sse {
+        /// URL of the event stream.
+        url: String,
+        /// Additional request headers.
+        headers: BTreeMap<String, String>,
+    },
     /// A server in this process. Only code can set it, no file.
     InProcess(Arc<dyn InProcessServer>),
 }
@@ -177,6 +184,12 @@ impl ServerConfig {
         Self::new(name, TransportConfig::Http { url: url.into(), headers: BTreeMap::new() })
     }
 
+    /// A server with default settings that speaks the old HTTP transport.
+    pub fn sse(name: impl Into<String>, url: impl Into<String>) -> Self {
+        let transport = TransportConfig::Sse { url: url.into(), headers: BTreeMap::new() };
+        Self { era: Some(Era::Legacy), ..Self::new(name, transport) }
+    }
+
     /// A server in this process. Its definitions and names are not checked: changing them requires control of this process
     /// anyway.
     pub fn in_process(name: impl Into<String>, server: Arc<dyn InProcessServer>) -> Self {
@@ -187,6 +200,13 @@ impl ServerConfig {
     /// The timeout of calls of the tool.
     pub fn timeout_of(&self, tool: &str) -> Option<Duration> {
         self.tool_timeouts.get(tool).copied().or(self.timeout)
+    }
+}
+
+impl TransportConfig {
+    /// Whether all messages of the server arrive on one stream, so that its requests name no call.
+    pub fn is_one_stream(&self) -> bool {
+        matches!(self, Self::Stdio { .. } | Self::Sse { .. })
     }
 }
 
@@ -201,8 +221,8 @@ impl fmt::Debug for TransportConfig {
                 .field("env", &env.keys().collect::<Vec<_>>())
                 .field("cwd", cwd)
                 .finish(),
-            Self::Http { url, headers } => f
-                .debug_struct("Http")
+            Self::Http { url, headers } | Self::Sse { url, headers } => f
+                .debug_struct(if matches!(self, Self::Http { .. }) { "Http" } else { "Sse" })
                 .field("url", &shown_url(url))
                 .field("headers", &headers.keys().collect::<Vec<_>>())
                 .finish(),

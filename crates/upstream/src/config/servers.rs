@@ -29,18 +29,12 @@ pub fn read_mcp_servers(file: &Document, env: Environment<'_>) -> Result<Servers
     let servers = file.root().get("mcpServers").ok_or_else(|| file.root().missing("mcpServers", FORM))?;
     let servers = servers.table("an object with the servers by name")?;
     let mut read = ServersRead::default();
-    for (name, position, entry) in servers.entries() {
+    for (name, _, entry) in servers.entries() {
         if read.servers.iter().any(|earlier| earlier.name == name) {
             return Err(entry.invalid("the server is configured twice", "give one of them another name"));
         }
         let settings = Settings::new(servers, name, entry, env)?;
         let table = settings.table;
-        if table.get("type").and_then(|transport| transport.as_text()) == Some("sse") {
-            let text = format!(
-                "server {name:?} has type \"sse\", which is obsolete; toolbus tries streamable HTTP at its url"
-            );
-            read.warnings.push(Warning { position, text });
-        }
         let has_transport = table.get("command").or(table.get("url")).is_some();
         for (at, (key, position, _)) in table.entries().enumerate() {
             let is_mistyped = || matches!(nearest(key, KEYS.iter().copied())[..], ["command" | "url", ..]);

@@ -102,6 +102,9 @@ impl<'a> Settings<'a> {
         config.dynamic_tools = self.table.read("dynamic_tools", Setting::flag)?.unwrap_or(false);
         config.max_sessions = self.table.read("max_sessions", Setting::count)?.unwrap_or(config.max_sessions);
         config.max_concurrency = self.table.read("max_concurrency", Setting::count)?.unwrap_or(config.max_concurrency);
+        if matches!(config.transport, TransportConfig::Sse { .. }) {
+            config.era = Some(Era::Legacy);
+        }
         config.timeout = self.duration("timeout")?;
         config.start_timeout = self.duration("start_timeout")?;
         config.idle = self.duration("idle")?.unwrap_or(config.idle);
@@ -128,11 +131,12 @@ impl<'a> Settings<'a> {
     }
 
     fn transport(&mut self) -> Result<TransportConfig, ConfigError> {
-        // Some files write `transport` instead of `type`. The value is only validated; the other keys determine the
-        // transport.
+        // Some files write `transport` instead of `type`. Apart from `sse`, the other keys determine the transport.
+        let mut is_sse = false;
         for key in ["type", "transport"] {
-            self.choice(key, "\"stdio\", \"http\", \"streamable-http\" or \"sse\"", |word| match word {
-                "stdio" | "http" | "streamable-http" | "streamable_http" | "streamableHttp" | "sse" => Some(()),
+            is_sse |= self.choice(key, "\"stdio\", \"http\", \"streamable-http\" or \"sse\"", |word| match word {
+                "stdio" | "http" | "streamable-http" | "streamable_http" | "streamableHttp" => Some(false),
+                "sse" => Some(true),
                 _ => None,
             })?;
         }
@@ -144,7 +148,8 @@ impl<'a> Settings<'a> {
                 cwd: self.text("cwd")?.map(PathBuf::from),
             }),
             (None, Some(url)) if url.starts_with("http://") || url.starts_with("https://") => {
-                Ok(TransportConfig::Http { url, headers: self.text_table("headers")? })
+                let headers = self.text_table("headers")?;
+                Ok(if is_sse { TransportConfig::Sse { url, headers } } else { TransportConfig::Http { url, headers } })
             }
             (None, Some(_)) => Err(self.table.get("url").unwrap_or(self.entry).wrong("an http:// or https:// address")),
             (Some(_), Some(_)) => {

@@ -1,6 +1,7 @@
 //! Well-behaved and misbehaving servers: real processes and real sockets, through the public API.
 
 mod config;
+mod event_stream;
 mod http;
 mod in_process;
 mod misbehaviour;
