@@ -1,7 +1,7 @@
 //! Options shared by `up` and `host`: which servers to host, under which name, and with which rules.
 
 use crate::commands::parse_duration;
-use crate::config::{Config, ConfigFailure};
+use crate::config::{Asking, Config, ConfigFailure};
 use crate::failure::Failure;
 use crate::host_state::StateFolder;
 use clap::Args;
@@ -18,7 +18,7 @@ pub struct HostingArgs {
     /// The toolbus.toml to read. Default: toolbus.toml in the working folder, or in ~/.config/toolbus.
     #[arg(long, env = "TOOLBUS_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Also host the servers of this file: the `mcpServers` JSON of any MCP client, unchanged.
+    /// Also host the servers of this file: the configuration of any MCP client, unchanged (JSON, TOML or YAML).
     #[arg(long, value_name = "FILE")]
     mcp_config: Option<PathBuf>,
     /// The host's name on the bus. Default: `name` in toolbus.toml, or the name of its credential, or "host".
@@ -76,7 +76,7 @@ impl Hosting {
 
 impl HostingArgs {
     pub fn load(&self) -> Result<Config, Failure> {
-        let config = Config::load(self.config.as_deref(), self.mcp_config.as_deref())?;
+        let config = Config::load(self.config.as_deref(), self.mcp_config.as_deref(), Asking::AtTerminal)?;
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
@@ -91,7 +91,7 @@ impl HostingArgs {
 
     /// Reads the file of the start again. If it is missing, no other file replaces it.
     pub fn read_again(&self, file: &Path) -> Result<Config, ConfigFailure> {
-        Config::load(Some(file), self.mcp_config.as_deref())
+        Config::load(Some(file), self.mcp_config.as_deref(), Asking::Never)
     }
 
     /// Builds the host of the configured servers, or of the demo server if there are none and `or_demo` is set.

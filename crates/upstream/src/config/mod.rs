@@ -1,15 +1,17 @@
-//! The configuration of a host's servers, from an `mcpServers` JSON file or from `[servers.NAME]` in toolbus.toml. Both
+//! The configuration of a host's servers, from `[servers.NAME]` in toolbus.toml or from the file of an MCP client. Both
 //! result in a [`ServerConfig`].
 
 mod call_settings;
+mod clients;
 mod expand;
 mod package_runner;
 mod servers;
 mod settings;
 
 pub use call_settings::{CallSettings, Join, Offline, Replay, TripSettings};
+pub use clients::{Input, Surroundings, read_mcp_servers};
 pub use expand::Environment;
-pub use servers::{read_mcp_servers, read_servers};
+pub use servers::read_servers;
 
 use crate::in_process::InProcessServer;
 use crate::secrets::SecretSettings;
@@ -18,7 +20,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_config::Warning;
+use toolbus_config::{ConfigError, Warning};
 use toolbus_mcp::Era;
 
 /// The servers in file order: if two of them have a tool of the same name, the first one keeps it.
@@ -141,6 +143,17 @@ pub struct ServersRead {
     pub servers: Vec<ServerConfig>,
     /// Warnings for the user.
     pub warnings: Vec<Warning>,
+    /// Entries of a client's file that are not hosted because of an error.
+    pub unusable: Vec<UnusableServer>,
+}
+
+/// An entry with an error. The other servers of the file are hosted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnusableServer {
+    /// Name of the server.
+    pub name: String,
+    /// Why it is not hosted.
+    pub error: ConfigError,
 }
 
 impl ServerConfig {

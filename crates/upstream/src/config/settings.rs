@@ -1,13 +1,14 @@
-//! Reads the settings of one server from its table, which has the same keys in both file formats.
+//! Reads the settings of one server from its table. Entries of clients' files have been translated into the same keys.
 
 use super::call_settings::CallSettings;
+use super::clients::Input;
 use super::expand::{Environment, ExpandError, References, expand};
 use super::{PinMode, ServerConfig, SessionMode, TransportConfig};
 use crate::secrets::{SecretSettings, looks_secret};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-use toolbus_config::{ConfigError, Setting, Table};
+use toolbus_config::{ConfigError, Setting, Table, Value};
 use toolbus_mcp::Era;
 
 /// Every key that a server may have.
@@ -53,6 +54,21 @@ const FETCHABLE: &[&str] = &["env", "headers", "url", "args"];
 
 const MAX_NAME_CHARS: usize = 64;
 
+/// How to correct the name of a server.
+pub(super) const NAME_HINT: &str = "use letters, digits, `-`, `_` and `.`, at most 64 of them";
+
+/// Why a server can't have this name.
+pub(super) fn name_problem(name: &str) -> Option<&'static str> {
+    match name.chars().count() {
+        0 => Some("it is empty"),
+        1..=MAX_NAME_CHARS if name.chars().any(char::is_control) => Some("it has control characters"),
+        // In role patterns, a slash separates the server from the tool.
+        1..=MAX_NAME_CHARS if name.contains('/') => Some("it has a slash"),
+        1..=MAX_NAME_CHARS => None,
+        _ => Some("it is too long"),
+    }
+}
+
 /// The table of one server.
 pub(super) struct Settings<'a> {
     pub table: &'a Table,
@@ -64,20 +80,8 @@ pub(super) struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    /// The settings of the server `name` in the table of all servers.
-    pub fn new(servers: &Table, name: &'a str, entry: &'a Setting, env: Environment<'a>) -> Result<Self, ConfigError> {
-        let reason = match name.chars().count() {
-            0 => Some("it is empty"),
-            1..=MAX_NAME_CHARS if name.chars().any(char::is_control) => Some("it has control characters"),
-            // In role patterns, a slash separates the server from the tool.
-            1..=MAX_NAME_CHARS if name.contains('/') => Some("it has a slash"),
-            1..=MAX_NAME_CHARS => None,
-            _ => Some("it is too long"),
-        };
-        if let Some(reason) = reason {
-            let hint = "use letters, digits, `-`, `_` and `.`, at most 64 of them";
-            return Err(servers.invalid_key(name, format!("invalid server name: {reason}"), hint));
-        }
+    /// The settings of the server `name`, which has a valid name.
+    pub fn new(name: &'a str, entry: &'a Setting, env: Environment<'a>) -> Result<Self, ConfigError> {
         let table = entry.table(TABLE)?;
         Ok(Self { table, name, entry, env, disabled: false, references: References::default() })
     }
@@ -179,6 +183,9 @@ impl<'a> Settings<'a> {
     /// The value of `key`, or a value inside of it, with its references expanded.
     fn expanded(&mut self, key: &str, setting: &Setting) -> Result<String, ConfigError> {
         let text = setting.text()?;
+        if matches!(setting.value, Value::Literal(_)) {
+            return Ok(text.to_owned());
+        }
         let fetched_before = self.references.sources.len();
         let error = match expand(text, self.env, &mut self.references) {
             Ok(_) if self.references.sources.len() > fetched_before && !FETCHABLE.contains(&key) => {
@@ -191,6 +198,11 @@ impl<'a> Settings<'a> {
             Err(error) => error,
         };
         Err(match error {
+            ExpandError::Missing(variable) if variable.starts_with("input:") => {
+                let id = variable.trim_start_matches("input:");
+                let hint = format!("start the host in a terminal to be asked for it, or set {}", Input::variable(id));
+                setting.invalid(format!("the input {id} has no value"), hint)
+            }
             ExpandError::Missing(variable) => setting.invalid(
                 format!("the environment variable {variable} is not set"),
                 format!("set {variable} before you start the host, or write ${{{variable}:-default}}"),

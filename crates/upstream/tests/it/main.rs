@@ -1,5 +1,6 @@
 //! Well-behaved and misbehaving servers: real processes and real sockets, through the public API.
 
+mod clients;
 mod config;
 mod event_stream;
 mod http;
