@@ -68,9 +68,12 @@ pub struct Hosting {
 }
 
 impl Hosting {
+    /// The servers that are hosted, which disabled ones are not.
     pub fn server_names(&self) -> String {
-        let names: Vec<&str> = self.options.config.servers.iter().map(|server| server.name.as_str()).collect();
-        names.join(", ")
+        let servers = &self.options.config.servers;
+        let names: Vec<&str> =
+            servers.iter().filter(|server| !server.disabled).map(|server| server.name.as_str()).collect();
+        if names.is_empty() { "no servers: all of them are disabled".to_owned() } else { names.join(", ") }
     }
 }
 
