@@ -3,7 +3,7 @@
 use crate::error::{ConfigError, Problem};
 use crate::position::{Lines, Position};
 use crate::setting::{Setting, Value};
-use crate::{parse_json, parse_toml};
+use crate::{jsonc, parse_json, parse_toml, parse_yaml};
 use toolbus_base::nearest;
 
 /// A parsed configuration file.
@@ -12,12 +12,14 @@ pub struct Document {
 }
 
 /// A table with its entries in file order.
+#[derive(Clone)]
 pub struct Table {
     pub(crate) path: String,
     pub(crate) position: Position,
     pub(crate) entries: Vec<Entry>,
 }
 
+#[derive(Clone)]
 pub(crate) struct Entry {
     pub name: String,
     pub position: Position,
@@ -30,10 +32,15 @@ impl Document {
         parse_toml::parse(text, &Lines::new(text)).map(Self::new)
     }
 
-    /// Parses JSON. A value that is not an object gives an empty document.
+    /// Parses JSON, with comments and trailing commas. A value that is not an object gives an empty document.
     pub fn parse_json(text: &str) -> Result<Self, ConfigError> {
         let text = text.trim_start_matches('\u{feff}');
-        parse_json::parse(text, &Lines::new(text)).map(Self::new)
+        parse_json::parse(&jsonc::to_json(text), &Lines::new(text)).map(Self::new)
+    }
+
+    /// Parses YAML. A value that is not a mapping gives an empty document.
+    pub fn parse_yaml(text: &str) -> Result<Self, ConfigError> {
+        parse_yaml::parse(text.trim_start_matches('\u{feff}')).map(Self::new)
     }
 
     /// The table that contains all others.
@@ -63,6 +70,39 @@ impl Table {
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Setting> {
         self.entries.iter().find(|entry| entry.name == key).map(|entry| &entry.setting)
+    }
+
+    /// Sets the value of a key, in place of an earlier one. The new entry has the position of the value.
+    pub fn set(&mut self, key: &str, setting: Setting) {
+        match self.entries.iter_mut().find(|entry| entry.name == key) {
+            Some(entry) => entry.setting = setting,
+            None => self.entries.push(Entry { name: key.to_owned(), position: setting.position, setting }),
+        }
+    }
+
+    /// Removes the first entry of a key, and returns its value.
+    pub fn remove(&mut self, key: &str) -> Option<Setting> {
+        let at = self.entries.iter().position(|entry| entry.name == key)?;
+        Some(self.entries.remove(at).setting)
+    }
+
+    /// Changes the name of a key, unless the table also has the new one.
+    pub fn rename(&mut self, from: &str, to: &str) {
+        if self.get(to).is_none()
+            && let Some(entry) = self.entries.iter_mut().find(|entry| entry.name == from)
+        {
+            entry.name = to.to_owned();
+        }
+    }
+
+    /// The values, to be changed in place.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Setting> {
+        self.entries.iter_mut().map(|entry| &mut entry.setting)
+    }
+
+    /// Keeps only the entries that `keep` returns true for.
+    pub fn retain(&mut self, mut keep: impl FnMut(&str, &Setting) -> bool) {
+        self.entries.retain(|entry| keep(&entry.name, &entry.setting));
     }
 
     /// Reads the value of a key if the table has it.

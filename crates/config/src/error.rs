@@ -8,7 +8,7 @@ use std::fmt;
 pub struct ConfigError {
     /// Where the error is.
     pub position: Position,
-    /// The full name of the key, such as `roles.reader.allow[0]`. Empty if the file is not valid TOML or JSON.
+    /// The full name of the key, such as `roles.reader.allow[0]`. Empty if the file can't be parsed.
     pub key: String,
     /// What is wrong with it.
     pub problem: Problem,
@@ -17,7 +17,7 @@ pub struct ConfigError {
 /// What is wrong with a key or its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// The file is not valid TOML or JSON, by the parser's message.
+    /// The file is not valid TOML, JSON or YAML, by the parser's message.
     Syntax(String),
     /// There is no such key.
     UnknownKey {

@@ -1,4 +1,4 @@
-//! The document of a configuration file: toolbus.toml, or the `mcpServers` JSON of MCP clients.
+//! The document of a configuration file: toolbus.toml, or the file of an MCP client in JSON, TOML or YAML.
 //!
 //! - [`Document`] parses the text once. Each section is read from its [`Table`] by the crate that uses it: servers by
 //!   `upstream`, roles and limits by `policy`, authentication by `identity`, the other keys by the binary.
@@ -19,8 +19,10 @@
 
 mod document;
 mod error;
+mod jsonc;
 mod parse_json;
 mod parse_toml;
+mod parse_yaml;
 mod position;
 mod setting;
 mod values;

@@ -7,6 +7,7 @@ use crate::values::parse_duration;
 use std::time::Duration;
 
 /// A value in a file.
+#[derive(Clone)]
 pub struct Setting {
     /// The full name of the key; an item of a list has its index.
     pub path: String,
@@ -16,10 +17,13 @@ pub struct Setting {
     pub value: Value,
 }
 
-/// The types of both file formats.
+/// The types of all file formats.
+#[derive(Clone)]
 pub enum Value {
     /// A string.
     Text(String),
+    /// A string that is used as it is, without expanding references in it. No parser makes it.
+    Literal(String),
     /// An integer.
     Whole(i128),
     /// A finite number that is not an integer.
@@ -28,7 +32,7 @@ pub enum Value {
     Flag(bool),
     /// A list.
     List(Vec<Setting>),
-    /// A table in TOML, an object in JSON.
+    /// A table in TOML, an object in JSON, a mapping in YAML.
     Table(Table),
     /// A date, `null`, or a number that is not finite: not valid for any setting.
     Other,
@@ -91,7 +95,17 @@ impl Setting {
 
     /// The value, if it is a string.
     pub fn as_text(&self) -> Option<&str> {
-        if let Value::Text(text) = &self.value { Some(text) } else { None }
+        if let Value::Text(text) | Value::Literal(text) = &self.value { Some(text) } else { None }
+    }
+
+    /// Another value under the same name and position.
+    pub fn with(&self, value: Value) -> Self {
+        Self { path: self.path.clone(), position: self.position, value }
+    }
+
+    /// A table under the same name and position, without entries.
+    pub fn empty_table(&self) -> Table {
+        Table { path: self.path.clone(), position: self.position, entries: Vec::new() }
     }
 
     /// The error for a value that is not what is expected.

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use toolbus_base::Share;
 use toolbus_mcp::{Era, Raw, RpcError, raw};
 use toolbus_protocol::ErrorCode;
-use toolbus_upstream::{Eras, ServerConfig, SessionMode, TransportConfig};
+use toolbus_upstream::{Eras, ServerConfig, SessionMode};
 
 /// What the host knows about a server.
 #[derive(Debug, Clone)]
@@ -106,7 +106,7 @@ impl Server {
     pub fn era_for(&self, client: Era, eras: &Eras) -> Era {
         // A shared stdio server must not be started once per era. Modern, because that era has no session state to
         // share.
-        let once = self.is_shared() && matches!(self.config.transport, TransportConfig::Stdio { .. });
+        let once = self.is_shared() && self.config.transport.is_one_stream();
         match (eras.speaks(Era::Legacy), eras.speaks(Era::Modern)) {
             (true, true) if once => Era::Modern,
             (true, true) => client,
@@ -252,7 +252,7 @@ impl Server {
 
     /// Whether the server's requests during a call can't be attributed to the call.
     pub fn asks_without_call(&self) -> bool {
-        !self.is_shared() && matches!(self.config.transport, TransportConfig::Stdio { .. })
+        !self.is_shared() && self.config.transport.is_one_stream()
     }
 
     /// Closes idle sessions.

@@ -114,7 +114,7 @@ impl Upstream {
 
     /// Initializes a legacy server, without sending `notifications/initialized`.
     pub async fn initialize(&self, host: &Host, config: &ServerConfig, params: Raw) -> Result<(), OpenError> {
-        let limit = host.options.connection.start_timeout;
+        let limit = host.options.connection.start_timeout_of(config);
         let handshake = async {
             let mut call = self.connection.start("initialize", Some(params)).await?;
             loop {
@@ -128,8 +128,9 @@ impl Upstream {
             }
         };
         let silent = || {
+            let runner = config.package_runner().map(str::to_owned);
             let stderr = self.connection.stderr_tail();
-            ServerError::Silent { server: config.name.clone(), after: limit, stderr }
+            ServerError::SlowStart { server: config.name.clone(), after: limit, runner, stderr }
         };
         let result = tokio::time::timeout(limit, handshake).await.map_err(|_| silent())??;
         self.set_handshake(result);

@@ -34,6 +34,8 @@ pub struct KnownTool<'a> {
 
 /// How long to wait for the manifest of a host that is starting, and for the lists of its servers.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+/// A host that is away since so shortly may be about to announce itself, as after a restart with another configuration.
+const JUST_AWAY: Duration = Duration::from_secs(5);
 /// How long to wait for a tool that a server may have that is starting. A package runner may have to download it first.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -99,7 +101,8 @@ impl Catalog {
     }
 
     fn is_settled(&self) -> bool {
-        !self.hosts.is_empty() && self.starting().is_empty()
+        let is_returning = |host: &KnownHost| !host.online && host.since_ms < JUST_AWAY.as_millis() as u64;
+        !self.hosts.is_empty() && self.starting().is_empty() && !self.hosts.iter().any(is_returning)
     }
 
     /// The servers of connected hosts that are starting.

@@ -1,7 +1,7 @@
 //! Options shared by `up` and `host`: which servers to host, under which name, and with which rules.
 
 use crate::commands::parse_duration;
-use crate::config::{Config, ConfigFailure};
+use crate::config::{Asking, Config, ConfigFailure};
 use crate::failure::Failure;
 use crate::host_state::StateFolder;
 use clap::Args;
@@ -18,7 +18,7 @@ pub struct HostingArgs {
     /// The toolbus.toml to read. Default: toolbus.toml in the working folder, or in ~/.config/toolbus.
     #[arg(long, env = "TOOLBUS_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Also host the servers of this file: the `mcpServers` JSON of any MCP client, unchanged.
+    /// Also host the servers of this file: the configuration of any MCP client, unchanged (JSON, TOML or YAML).
     #[arg(long, value_name = "FILE")]
     mcp_config: Option<PathBuf>,
     /// The host's name on the bus. Default: `name` in toolbus.toml, or the name of its credential, or "host".
@@ -28,9 +28,10 @@ pub struct HostingArgs {
     /// folder.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// How long a server may take to start.
-    #[arg(long, value_parser = parse_duration, default_value = "30s", value_name = "DURATION")]
-    start_timeout: Duration,
+    /// How long a server may take to start. Default: 30s, or 5m if a package runner such as npx, uvx or docker run starts
+    /// it, which may have to download it first. `start_timeout` of a server comes first.
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
+    start_timeout: Option<Duration>,
     /// At SIGTERM, how long running calls may take to end. Calls that were not started stay in the mailbox for the next start.
     #[arg(long, value_parser = parse_duration, default_value = "10s", value_name = "DURATION")]
     pub drain: Duration,
@@ -67,15 +68,18 @@ pub struct Hosting {
 }
 
 impl Hosting {
+    /// The servers that are hosted, which disabled ones are not.
     pub fn server_names(&self) -> String {
-        let names: Vec<&str> = self.options.config.servers.iter().map(|server| server.name.as_str()).collect();
-        names.join(", ")
+        let servers = &self.options.config.servers;
+        let names: Vec<&str> =
+            servers.iter().filter(|server| !server.disabled).map(|server| server.name.as_str()).collect();
+        if names.is_empty() { "no servers: all of them are disabled".to_owned() } else { names.join(", ") }
     }
 }
 
 impl HostingArgs {
     pub fn load(&self) -> Result<Config, Failure> {
-        let config = Config::load(self.config.as_deref(), self.mcp_config.as_deref())?;
+        let config = Config::load(self.config.as_deref(), self.mcp_config.as_deref(), Asking::AtTerminal)?;
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
@@ -90,7 +94,7 @@ impl HostingArgs {
 
     /// Reads the file of the start again. If it is missing, no other file replaces it.
     pub fn read_again(&self, file: &Path) -> Result<Config, ConfigFailure> {
-        Config::load(Some(file), self.mcp_config.as_deref())
+        Config::load(Some(file), self.mcp_config.as_deref(), Asking::Never)
     }
 
     /// Builds the host of the configured servers, or of the demo server if there are none and `or_demo` is set.
@@ -105,8 +109,13 @@ impl HostingArgs {
             return Err(Failure::NoServers);
         }
         let guard = GuardCommand { program: me, args: vec![OsString::from("guard")] };
-        let connection =
-            ConnectionOptions { guard: Some(guard), start_timeout: self.start_timeout, ..ConnectionOptions::default() };
+        let defaults = ConnectionOptions::default();
+        let connection = ConnectionOptions {
+            guard: Some(guard),
+            start_timeout: self.start_timeout.unwrap_or(defaults.start_timeout),
+            download_timeout: self.start_timeout.unwrap_or(defaults.download_timeout),
+            ..defaults
+        };
         let policy = LivePolicy::new(mode.policy(config.policy.clone()));
         let named = self.id.clone().or_else(|| config.name.clone());
         let is_named = named.is_some();

@@ -21,6 +21,7 @@ mod hosting;
 mod hosts_admin;
 mod no_broker;
 mod output;
+mod own_host;
 mod progress;
 mod queue;
 mod reach;

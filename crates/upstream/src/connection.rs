@@ -4,7 +4,7 @@ use crate::call::ServerCall;
 use crate::calls::{Calls, NewCall};
 use crate::config::{ServerConfig, TransportConfig};
 use crate::error::ServerError;
-use crate::http::HttpLink;
+use crate::http::{EventLink, HttpLink};
 use crate::in_process::{Caller, InProcessLink};
 use crate::inbound::{Counters, Inbound, Oddities};
 use crate::options::ConnectionOptions;
@@ -50,6 +50,7 @@ pub(crate) struct Handle {
 enum Link {
     Stdio(StdioLink),
     Http(HttpLink),
+    Events(EventLink),
     InProcess(InProcessLink),
 }
 
@@ -78,6 +79,9 @@ impl ServerConnection {
             }
             TransportConfig::Http { .. } => {
                 HttpLink::open(config, &resolved, era, options, inbound.clone()).map(Link::Http)
+            }
+            TransportConfig::Sse { .. } => {
+                EventLink::open(config, &resolved, options, inbound.clone()).map(Link::Events)
             }
             TransportConfig::InProcess(server) => {
                 Ok(Link::InProcess(InProcessLink::open(Arc::clone(server), inbound.clone())))
@@ -113,6 +117,7 @@ impl ServerConnection {
         match &handle.link {
             Link::Stdio(link) => link.send(request.into()).await?,
             Link::Http(link) => link.start(number, request)?,
+            Link::Events(link) => link.start(number, request),
             Link::InProcess(link) => link.start(number, request, caller),
         }
         Ok(call)
@@ -140,7 +145,7 @@ impl ServerConnection {
     pub fn connections_opened(&self) -> u64 {
         match &self.0.link {
             Link::Http(link) => link.connections_opened(),
-            Link::Stdio(_) | Link::InProcess(_) => 0,
+            Link::Stdio(_) | Link::Events(_) | Link::InProcess(_) => 0,
         }
     }
 
@@ -148,7 +153,7 @@ impl ServerConnection {
     pub fn would_connect(&self) -> bool {
         match &self.0.link {
             Link::Http(link) => link.would_connect(),
-            Link::Stdio(_) | Link::InProcess(_) => false,
+            Link::Stdio(_) | Link::Events(_) | Link::InProcess(_) => false,
         }
     }
 
@@ -156,7 +161,7 @@ impl ServerConnection {
     pub fn stderr_tail(&self) -> Vec<String> {
         match &self.0.link {
             Link::Stdio(link) => link.stderr_tail(),
-            Link::Http(_) | Link::InProcess(_) => Vec::new(),
+            Link::Http(_) | Link::Events(_) | Link::InProcess(_) => Vec::new(),
         }
     }
 
@@ -179,6 +184,7 @@ impl ServerConnection {
                 link.gone().await;
             }
             Link::Http(link) => link.close().await,
+            Link::Events(link) => link.stop(),
             Link::InProcess(link) => link.stop(),
         }
     }
@@ -192,6 +198,7 @@ impl Handle {
         match &self.link {
             Link::Stdio(link) => link.send(message).await,
             Link::Http(link) => link.send(message).await.map_err(|error| error.redacted(&self.inbound.redactor)),
+            Link::Events(link) => link.send(message).await.map_err(|error| error.redacted(&self.inbound.redactor)),
             // It sends no requests, and no notification of a client concerns it.
             Link::InProcess(_) => Ok(()),
         }
@@ -209,6 +216,7 @@ impl Handle {
         match &self.link {
             Link::Stdio(link) => link.cancel(number, reason),
             Link::Http(link) => link.cancel(number, &method, reason),
+            Link::Events(link) => link.cancel(number, reason),
             Link::InProcess(link) => link.cancel(number),
         }
     }
@@ -225,6 +233,7 @@ impl Drop for Handle {
         match &self.link {
             Link::Stdio(link) => link.stop(),
             Link::Http(link) => link.stop(),
+            Link::Events(link) => link.stop(),
             Link::InProcess(link) => link.stop(),
         }
     }

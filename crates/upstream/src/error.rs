@@ -52,6 +52,23 @@ pub enum ServerError {
         /// The last lines of its stderr.
         stderr: Vec<String>,
     },
+    /// The server did not answer its first request in time.
+    #[error(
+        "server {server:?} did not start within {after:?}{}; if it needs longer, raise its `start_timeout` or the host's \
+         --start-timeout{}",
+        downloading(runner),
+        tail(stderr)
+    )]
+    SlowStart {
+        /// Name of the server.
+        server: String,
+        /// How long the host waited.
+        after: Duration,
+        /// The package runner that may still be downloading it.
+        runner: Option<String>,
+        /// The last lines of its stderr.
+        stderr: Vec<String>,
+    },
     /// The server doesn't read its input.
     #[error("server {server:?} has not read its input for {after:?}")]
     NotReading {
@@ -164,7 +181,9 @@ impl ServerError {
             Self::HttpStatus { status: 500.., .. } => "TB0408",
             Self::HttpStatus { .. } | Self::SessionGone { .. } => "TB0402",
             Self::TooLarge { .. } => "TB0405",
-            Self::Silent { .. } | Self::NotReading { .. } | Self::SlowCaller { .. } => "TB0407",
+            Self::Silent { .. } | Self::SlowStart { .. } | Self::NotReading { .. } | Self::SlowCaller { .. } => {
+                "TB0407"
+            }
             Self::Died { .. } | Self::BrokenOff { .. } | Self::EndedByServer { .. } => "TB0408",
             Self::Closed { .. } | Self::Cancelled { .. } => "TB0408",
             Self::BadMessage { .. } | Self::BadRequest { .. } => "TB0409",
@@ -179,6 +198,7 @@ impl ServerError {
             Self::Died { .. } => "the call may or may not have run; the server's last stderr lines show why it exited",
             Self::Closed { .. } => "the host was stopped; the call may or may not have run, check before you repeat it",
             Self::Silent { .. } => "start the server by hand to see what it waits for, or raise its timeout",
+            Self::SlowStart { .. } => "start the server by hand to see what it waits for, or raise its `start_timeout`",
             Self::NotReading { .. } => "the server hangs; the host restarts it when its connection is closed",
             Self::TooLarge { .. } => "ask for less, or let the tool return a resource link",
             Self::BadMessage { .. } => {
@@ -221,6 +241,9 @@ impl ServerError {
             }
             Self::Silent { server, after, stderr } => {
                 Self::Silent { server, after, stderr: stderr.into_iter().map(clean).collect() }
+            }
+            Self::SlowStart { server, after, runner, stderr } => {
+                Self::SlowStart { server, after, runner, stderr: stderr.into_iter().map(clean).collect() }
             }
             Self::BadMessage { server, reason } => Self::BadMessage { server, reason: clean(reason) },
             Self::Unreachable { server, place, reason } => {
@@ -266,6 +289,10 @@ impl From<std::process::ExitStatus> for ExitReason {
             (None, None) => Self::Unknown,
         }
     }
+}
+
+fn downloading(runner: &Option<String>) -> String {
+    runner.as_ref().map_or_else(String::new, |runner| format!(" ({runner} may still be downloading it)"))
 }
 
 /// The last lines of stderr, as part of a sentence.

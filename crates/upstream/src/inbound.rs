@@ -250,6 +250,19 @@ impl Inbound {
         }
     }
 
+    /// Counts an event that is not a JSON-RPC message; the first one is logged.
+    pub fn ignore_event(&self, reason: &str) {
+        if increment(&self.counters.garbage) == 0 {
+            let reason = self.redactor.redact(reason);
+            tracing::warn!(
+                server = self.server,
+                code = "TB0409",
+                %reason,
+                "ignoring an event that is not a JSON-RPC message"
+            );
+        }
+    }
+
     pub fn bad_message(&self, reason: String) -> ServerError {
         ServerError::BadMessage { server: self.server.clone(), reason }
     }

@@ -26,8 +26,8 @@ mod stdio;
 pub use async_trait::async_trait;
 pub use call::{CallEvent, ServerCall};
 pub use config::{
-    CallSettings, Environment, HostConfig, Join, Offline, PinMode, Replay, ServerConfig, ServersRead, SessionMode,
-    TransportConfig, TripSettings, read_mcp_servers, read_servers,
+    CallSettings, Environment, HostConfig, Input, Join, Offline, PinMode, Replay, ServerConfig, ServersRead,
+    SessionMode, Surroundings, TransportConfig, TripSettings, UnusableServer, read_mcp_servers, read_servers,
 };
 pub use connection::{ServerConnection, ServerEvent};
 pub use error::{ExitReason, ServerError};

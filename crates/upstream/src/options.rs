@@ -1,5 +1,6 @@
 //! Options of a connection, with their defaults.
 
+use crate::config::ServerConfig;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,10 +16,20 @@ pub struct ConnectionOptions {
     pub map_tokens: bool,
     /// Size limit of a server's message. A larger one fails its call only.
     pub max_message_bytes: usize,
-    /// How long a server may take to start and to answer a probe. A package runner may have to download it first.
+    /// How long a server may take to start and to answer a probe, unless its configuration says otherwise.
     pub start_timeout: Duration,
+    /// The same for a server that a package runner starts, which may have to download it first.
+    pub download_timeout: Duration,
     /// How long a server may take to exit after its stdin is closed, and again after SIGTERM.
     pub grace: Duration,
+}
+
+impl ConnectionOptions {
+    /// How long this server may take to start.
+    pub fn start_timeout_of(&self, config: &ServerConfig) -> Duration {
+        let default = || if config.package_runner().is_some() { self.download_timeout } else { self.start_timeout };
+        config.start_timeout.unwrap_or_else(default)
+    }
 }
 
 /// The command of the guard, run as `program args… --lifeline PATH -- command…`; see [`crate::guard_main`].
@@ -37,6 +48,7 @@ impl Default for ConnectionOptions {
             map_tokens: false,
             max_message_bytes: 15 << 20,
             start_timeout: Duration::from_secs(30),
+            download_timeout: Duration::from_secs(300),
             grace: Duration::from_secs(2),
         }
     }

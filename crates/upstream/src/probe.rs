@@ -16,6 +16,9 @@ use toolbus_mcp::{Era, MODERN_VERSION, Members, Outcome, Raw, meta, raw};
 const DISCOVER_TIMEOUT: Duration = Duration::from_secs(2);
 /// A server that answered `initialize` first gets this much longer for `server/discover`: it may answer out of order.
 const REORDER_TIMEOUT: Duration = Duration::from_millis(200);
+/// When a start that takes long is logged first, and how often after that.
+const FIRST_REPORT: Duration = Duration::from_secs(5);
+const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 /// Server events that wait for the owner of the connection.
 const MAX_EVENTS: usize = 256;
 
@@ -66,7 +69,7 @@ pub struct ProbedConnection {
 /// Probes the server within the start timeout of the options, with these params of `initialize`. If the configuration
 /// sets an era, only that one is probed.
 pub async fn probe(config: &ServerConfig, options: &ConnectionOptions, initialize: Raw) -> Result<Probed, ServerError> {
-    let deadline = Instant::now() + options.start_timeout;
+    let deadline = Instant::now() + options.start_timeout_of(config);
     if matches!(config.transport, TransportConfig::Http { .. }) {
         return probe_http(config, options, initialize, deadline).await;
     }
@@ -77,7 +80,7 @@ pub async fn probe(config: &ServerConfig, options: &ConnectionOptions, initializ
     };
     let (probing, found) = match found {
         Ok(Some(found)) => (first, Some(found)),
-        Err(error @ ServerError::Silent { .. }) => return Err(error),
+        Err(error @ ServerError::SlowStart { .. }) => return Err(error),
         Err(error) if config.era.is_some() => return Err(error),
         Ok(None) if config.era.is_some() => (first, None),
         // Some servers exit, or refuse everything, after a first message that is not `initialize`.
@@ -208,12 +211,38 @@ impl<'a> Probing<'a> {
             biased;
             answer = answers => answer.unwrap_or_else(|_| Err(self.silent())),
             () = ignore => Err(self.silent()),
+            () = self.report_start() => Err(self.silent()),
+        }
+    }
+
+    /// Logs that the server is still starting, with what it printed last. Doesn't return.
+    async fn report_start(&self) {
+        let begun = Instant::now();
+        let mut wait = FIRST_REPORT;
+        loop {
+            tokio::time::sleep(wait).await;
+            let (server, limit) = (&self.config.name, self.options.start_timeout_of(self.config));
+            let seconds = begun.elapsed().as_secs();
+            let stderr = self.connection.stderr_tail().pop().unwrap_or_default();
+            match self.config.package_runner() {
+                Some(runner) => tracing::info!(
+                    server,
+                    stderr,
+                    "still starting after {seconds} s: {runner} may be downloading it (limit: {limit:?})"
+                ),
+                None => tracing::info!(server, stderr, "still starting after {seconds} s (limit: {limit:?})"),
+            }
+            wait = REPORT_INTERVAL;
         }
     }
 
     fn silent(&self) -> ServerError {
-        let (server, after) = (self.config.name.clone(), self.options.start_timeout);
-        ServerError::Silent { server, after, stderr: self.connection.stderr_tail() }
+        ServerError::SlowStart {
+            server: self.config.name.clone(),
+            after: self.options.start_timeout_of(self.config),
+            runner: self.config.package_runner().map(str::to_owned),
+            stderr: self.connection.stderr_tail(),
+        }
     }
 
     fn keep(self, era: Era) -> ProbedConnection {

@@ -84,6 +84,18 @@ fn each_role_has_its_own_manifest() {
 }
 
 #[test]
+fn a_name_that_some_clients_refuse_is_reported_once() {
+    let catalog = Catalog::new(&[config("one", Some("one.")), config("two", None)]);
+    let refused = |server, names: &[&str]| -> Vec<String> {
+        catalog.change(server, |entry| entry.lists = tools(names));
+        catalog.lock().newly_refused_names(server).into_iter().map(|(name, _)| name).collect()
+    };
+    assert_eq!(refused(0, &["read"]), ["one.read"]);
+    assert_eq!(refused(0, &["read", "write"]), ["one.write"]);
+    assert_eq!(refused(1, &["fine", "one.read"]), [""; 0]);
+}
+
+#[test]
 fn problems_are_bounded() {
     let names: Vec<String> = (0..5000).map(|n| format!("t{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

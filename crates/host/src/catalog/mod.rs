@@ -13,9 +13,9 @@ pub use watch::{refresh_lists, watch_server};
 
 use crate::pins::{ListedTools, PinnedServer, Pins};
 use crate::replay;
-use names::{Owners, assign_names, is_prefixed, visible_name};
+use names::{Owners, assign_names, is_prefixed, refusing_clients, visible_name};
 use page::Viewer;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 use toolbus_mcp::{
@@ -25,6 +25,8 @@ use toolbus_policy::{Item, PolicySet};
 use toolbus_upstream::{CallSettings, Eras, Offline, PinMode, ServerConfig};
 
 const MAX_HELD_NAMES: usize = 10;
+/// Limits the memory and the log for names that some clients refuse.
+const MAX_REPORTED_NAMES: usize = 100;
 
 /// The lists of one server, under the server's own names.
 #[derive(Debug, Clone, Default)]
@@ -87,6 +89,8 @@ struct State {
     problems: Vec<String>,
     /// A problem of the host as a whole.
     host_problem: Option<String>,
+    /// Names of tools that some clients refuse, which the log has.
+    reported_names: HashSet<String>,
 }
 
 pub struct Catalog {
@@ -98,7 +102,13 @@ pub struct Catalog {
 impl Catalog {
     pub fn new<'a>(servers: impl IntoIterator<Item = &'a ServerConfig>) -> Self {
         let entries = servers.into_iter().map(Entry::starting).collect();
-        let state = State { entries, owners: Arc::default(), problems: Vec::new(), host_problem: None };
+        let state = State {
+            entries,
+            owners: Arc::default(),
+            problems: Vec::new(),
+            host_problem: None,
+            reported_names: HashSet::new(),
+        };
         Self { state: Mutex::new(state), changed: Notify::new(), pins: Arc::new(Pins::in_memory()) }
     }
 
@@ -113,6 +123,9 @@ impl Catalog {
             (entry.eras, entry.lists, entry.remarks) = (Some(eras), lists, remarks);
             entry.listed = self.pins.inspect(entry.pinned(), entry.era(), &entry.lists.tools);
         });
+        for (tool, why) in self.lock().newly_refused_names(server) {
+            tracing::warn!(tool, "{why}");
+        }
     }
 
     /// Sets the eras that were found out since the lists were read.
@@ -253,6 +266,23 @@ impl Catalog {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no code panics while it holds this lock")
+    }
+}
+
+impl State {
+    /// The tools of a server whose names some clients refuse, each with the reason, if they were not reported before.
+    fn newly_refused_names(&mut self, server: usize) -> Vec<(String, String)> {
+        let entry = &self.entries[server];
+        let mut refused = Vec::new();
+        for tool in &entry.lists.tools {
+            let Some(own) = member_text(tool, "name") else { continue };
+            let visible = visible_name(entry.prefix.as_deref(), &own);
+            let Some(why) = refusing_clients(&visible) else { continue };
+            if self.reported_names.len() < MAX_REPORTED_NAMES && self.reported_names.insert(visible.clone()) {
+                refused.push((visible, why));
+            }
+        }
+        refused
     }
 }
 

@@ -103,6 +103,29 @@ pub(super) fn assign_names(entries: &[Entry]) -> (Owners, Vec<String>) {
     (owners, problems)
 }
 
+/// The longest name that all clients accept behind the name of the server, which they prepend.
+const MAX_ACCEPTED_NAME: usize = 50;
+
+/// Why some clients refuse or change this name of a tool. `None` if all of them accept it.
+pub(super) fn refusing_clients(name: &str) -> Option<String> {
+    let length = name.chars().count();
+    let is_odd = |c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    let mut reasons = Vec::new();
+    if length > MAX_ACCEPTED_NAME {
+        reasons.push(format!(
+            "its name has {length} characters: with the server's name that clients prepend, Cursor refuses more than 60, \
+             Gemini CLI shortens more than 63, and Claude Desktop, VS Code, Cline, Roo, Zed and Goose refuse more than 64"
+        ));
+    }
+    if let Some(odd) = name.chars().find(|c| is_odd(*c)) {
+        reasons.push(format!(
+            "its name has {odd:?}: Claude Desktop refuses characters outside of A-Z, a-z, 0-9, _ and -, and Codex replaces \
+             them"
+        ));
+    }
+    (!reasons.is_empty()).then(|| format!("some clients can't use a tool: {}", reasons.join("; ")))
+}
+
 /// Names both servers and the setting that resolves the collision.
 pub fn collision(kind: ListKind, name: &str, owner: &str, other: &str) -> String {
     let noun = item_of(kind, name).noun();
@@ -112,4 +135,19 @@ pub fn collision(kind: ListKind, name: &str, owner: &str, other: &str) -> String
         "a `prefix` does not change URIs, so only one of the two servers can offer it".to_owned()
     };
     format!("{noun} {name:?} is offered by servers {owner:?} and {other:?}; {owner:?} keeps it. {advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refusing_clients;
+
+    #[test]
+    fn names_that_some_clients_refuse_are_explained() {
+        assert_eq!(refusing_clients("read_file-2"), None);
+        assert_eq!(refusing_clients(&"a".repeat(50)), None);
+        let long = refusing_clients(&"a".repeat(51)).expect("too long for Cursor");
+        assert!(long.contains("51 characters") && long.contains("Cursor") && long.contains("Gemini CLI"), "{long}");
+        let odd = refusing_clients("files.read").expect("refused by Claude Desktop");
+        assert!(odd.contains("'.'") && odd.contains("Claude Desktop") && odd.contains("Codex"), "{odd}");
+    }
 }

@@ -36,7 +36,7 @@ struct RememberedServer {
 pub fn origin_of(transport: &TransportConfig) -> String {
     let origin = match transport {
         TransportConfig::Stdio { command, args, cwd, .. } => json!([command, args, cwd]),
-        TransportConfig::Http { url, .. } => json!(url),
+        TransportConfig::Http { url, .. } | TransportConfig::Sse { url, .. } => json!(url),
         TransportConfig::InProcess(_) => json!(null),
     };
     toolbus_audit::argument_hash(Some(&origin.to_string()))

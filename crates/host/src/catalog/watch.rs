@@ -28,10 +28,12 @@ struct Failure {
 impl From<ServerError> for Failure {
     fn from(error: ServerError) -> Self {
         let stderr = match &error {
-            ServerError::Died { stderr, .. } | ServerError::Silent { stderr, .. } => stderr.clone(),
+            ServerError::Died { stderr, .. }
+            | ServerError::Silent { stderr, .. }
+            | ServerError::SlowStart { stderr, .. } => stderr.clone(),
             _ => Vec::new(),
         };
-        let is_silent = matches!(error, ServerError::Silent { .. });
+        let is_silent = matches!(error, ServerError::Silent { .. } | ServerError::SlowStart { .. });
         Self { reason: error.to_string(), stderr, is_silent }
     }
 }

@@ -95,7 +95,7 @@ async fn serve(
     options: &toolbus_host::HostOptions,
     stop: &tokio_util::sync::CancellationToken,
 ) -> Result<(), Failure> {
-    let servers = options.config.servers.len();
+    let servers = options.config.servers.iter().filter(|server| !server.disabled).count();
     let name = client.me().session_id;
     tracing::info!("hosting {servers} server{} as {name:?}", if servers == 1 { "" } else { "s" });
     run_host(client, options.clone(), stop.clone()).await?;

@@ -7,15 +7,14 @@ use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
 use crate::hosting::{self, Hosting, HostingArgs};
 use crate::output::print_startup;
+use crate::own_host;
 use crate::reload;
 use crate::stop::service_stop_signal;
 use clap::Args;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
-use toolbus_broker::{BrokerServer, Identity, Rights};
-use toolbus_client::{BrokerClient, BrokerError, ClientOptions};
+use toolbus_broker::BrokerServer;
 use toolbus_host::run_host;
-use toolbus_protocol::AgentRef;
 
 #[derive(Args)]
 #[command(after_help = "\
@@ -50,6 +49,7 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     broker.use_policy(&hosting.options.policy);
     broker.server.reserve(&hosting.name);
     broker.server.follow_agents();
+    own_host::retire_previous(&broker.server, &broker.data, &hosting.name).await;
     let roles = config.roles();
     let roles: Vec<&str> = roles.iter().map(String::as_str).collect();
     let warnings = args.endpoint.warnings(&roles, broker.shared_token);
@@ -106,10 +106,7 @@ async fn keep_hosting(server: Arc<BrokerServer>, hosting: Hosting, stop: Cancell
 }
 
 async fn host_once(server: Arc<BrokerServer>, hosting: &Hosting, stop: &CancellationToken) -> Result<(), Failure> {
-    let agent = AgentRef::new(hosting.name.clone());
-    let me = Identity::local(agent.clone(), Rights::HOST);
-    let links = move || server.attach_as(me.clone()).map_err(|error| BrokerError::Transport(error.to_string()));
-    let client = BrokerClient::connect_local(links, agent, ClientOptions::default()).await?;
+    let client = own_host::connect(server, &hosting.name).await?;
     run_host(client, hosting.options.clone(), stop.clone()).await?;
     Ok(())
 }

@@ -4,10 +4,12 @@
 //! The first that exists is used; without any, the defaults apply.
 
 mod error;
+mod inputs;
 mod read;
 
 pub use error::ConfigFailure;
 use error::ConfigProblem;
+pub use inputs::Asking;
 
 use crate::folders;
 use std::env;
@@ -19,7 +21,7 @@ use toolbus_config::{Document, Warning};
 use toolbus_identity::AuthConfig;
 use toolbus_policy::PolicySet;
 use toolbus_ship::Target;
-use toolbus_upstream::{PinMode, ServerConfig, read_mcp_servers};
+use toolbus_upstream::{PinMode, ServerConfig, Surroundings, read_mcp_servers};
 
 pub const FILE_NAME: &str = "toolbus.toml";
 
@@ -94,14 +96,14 @@ impl Config {
         self.policy.named_roles().map(str::to_owned).collect()
     }
 
-    /// Reads the configuration file, and adds the servers of an `mcpServers` file.
-    pub fn load(explicit: Option<&Path>, mcp_config: Option<&Path>) -> Result<Self, ConfigFailure> {
+    /// Reads the configuration file, and adds the servers of the file of an MCP client.
+    pub fn load(explicit: Option<&Path>, mcp_config: Option<&Path>, asking: Asking) -> Result<Self, ConfigFailure> {
         let mut config = match explicit.map_or_else(default_file, |file| Ok(Some(file.to_owned())))? {
             Some(file) => Self::read(&file)?,
             None => Self::default(),
         };
         if let Some(file) = mcp_config {
-            config.add_mcp_servers(file)?;
+            config.add_mcp_servers(file, asking)?;
         }
         Ok(config)
     }
@@ -111,10 +113,14 @@ impl Config {
         read::read(&document, file, &environment).map_err(|error| ConfigFailure::new(file, error))
     }
 
-    fn add_mcp_servers(&mut self, file: &Path) -> Result<(), ConfigFailure> {
-        let read =
-            Document::parse_json(&read_file(file)?).and_then(|document| read_mcp_servers(&document, &environment));
-        let read = read.map_err(|error| ConfigFailure::new(file, error))?;
+    fn add_mcp_servers(&mut self, file: &Path, asking: Asking) -> Result<(), ConfigFailure> {
+        let around = Surroundings {
+            file,
+            env: &environment,
+            read: &|path| std::fs::read_to_string(path),
+            ask: &|input| asking.ask(input),
+        };
+        let read = read_mcp_servers(&read_file(file)?, &around).map_err(|error| ConfigFailure::new(file, error))?;
         for server in read.servers {
             if self.servers.iter().any(|known| known.name == server.name) {
                 let first = self.file.clone().unwrap_or_else(|| file.to_owned());
@@ -123,6 +129,10 @@ impl Config {
             self.servers.push(server);
         }
         self.warnings.extend(in_file(file, &read.warnings));
+        self.warnings.extend(read.unusable.iter().map(|unusable| {
+            let (name, error) = (&unusable.name, &unusable.error);
+            format!("{}: {error}; server {name:?} is not hosted. hint: {}", file.display(), error.hint())
+        }));
         Ok(())
     }
 }

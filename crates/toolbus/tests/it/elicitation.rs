@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
 /// Both ends of a pseudo-terminal.
-fn terminal() -> (File, File) {
+pub fn terminal() -> (File, File) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
     grantpt(&ours).expect("access to it");
     unlockpt(&ours).expect("a usable terminal");

@@ -11,6 +11,7 @@ mod calls_and_dead_letters;
 mod canary;
 mod cli;
 mod client;
+mod client_files;
 mod configuration;
 mod credentials;
 mod data_folder;

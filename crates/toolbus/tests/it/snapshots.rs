@@ -58,7 +58,8 @@ const BAD_TOML: &[&str] = &[
 
 const BAD_JSON: &[&str] = &[
     "{",
-    "{\"servers\": {}}",
+    "{\"server\": {}}",
+    "{ // VS Code\n  \"servers\": {\"a\": {\"command\": \"x\", \"args\": [\"${input:key}\"],}}}",
     "{\"mcpServers\": {\n  \"a\": {\"comand\": \"x\"}}}",
     "{\"mcpServers\": {\n  \"a\": {\"args\": []}}}",
     "{\"mcpServers\": {\n  \"a\": {\"command\": \"x\"},\n  \"a\": {\"command\": \"y\"}}}",

@@ -1,14 +1,17 @@
-//! The configuration of a host's servers, from an `mcpServers` JSON file or from `[servers.NAME]` in toolbus.toml. Both
+//! The configuration of a host's servers, from `[servers.NAME]` in toolbus.toml or from the file of an MCP client. Both
 //! result in a [`ServerConfig`].
 
 mod call_settings;
+mod clients;
 mod expand;
+mod package_runner;
 mod servers;
 mod settings;
 
 pub use call_settings::{CallSettings, Join, Offline, Replay, TripSettings};
+pub use clients::{Input, Surroundings, read_mcp_servers};
 pub use expand::Environment;
-pub use servers::{read_mcp_servers, read_servers};
+pub use servers::read_servers;
 
 use crate::in_process::InProcessServer;
 use crate::secrets::SecretSettings;
@@ -17,7 +20,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_config::Warning;
+use toolbus_config::{ConfigError, Warning};
 use toolbus_mcp::Era;
 
 /// The servers in file order: if two of them have a tool of the same name, the first one keeps it.
@@ -44,6 +47,8 @@ pub struct ServerConfig {
     pub max_concurrency: usize,
     /// Timeout of calls without an entry in `tool_timeouts`. `None`: as long as the caller waits.
     pub timeout: Option<Duration>,
+    /// How long the server may take to start, in place of the host's own limit.
+    pub start_timeout: Option<Duration>,
     /// Timeouts by tool.
     pub tool_timeouts: BTreeMap<String, Duration>,
     /// How long an unused session stays open.
@@ -79,6 +84,13 @@ pub enum TransportConfig {
     /// A streamable HTTP endpoint.
     Http {
         /// URL of the endpoint.
+        url: String,
+        /// Additional request headers.
+        headers: BTreeMap<String, String>,
+    },
+    /// The HTTP transport before streamable HTTP: a stream of events, and an endpoint for messages. Legacy era only.
+    Sse {
+        /// URL of the event stream.
         url: String,
         /// Additional request headers.
         headers: BTreeMap<String, String>,
@@ -131,6 +143,17 @@ pub struct ServersRead {
     pub servers: Vec<ServerConfig>,
     /// Warnings for the user.
     pub warnings: Vec<Warning>,
+    /// Entries of a client's file that are not hosted because of an error.
+    pub unusable: Vec<UnusableServer>,
+}
+
+/// An entry with an error. The other servers of the file are hosted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnusableServer {
+    /// Name of the server.
+    pub name: String,
+    /// Why it is not hosted.
+    pub error: ConfigError,
 }
 
 impl ServerConfig {
@@ -151,6 +174,7 @@ impl ServerConfig {
             max_sessions: Self::MAX_SESSIONS,
             max_concurrency: Self::MAX_CONCURRENCY,
             timeout: None,
+            start_timeout: None,
             tool_timeouts: BTreeMap::new(),
             idle: Self::IDLE,
             disabled: false,
@@ -173,6 +197,12 @@ impl ServerConfig {
         Self::new(name, TransportConfig::Http { url: url.into(), headers: BTreeMap::new() })
     }
 
+    /// A server with default settings that speaks the old HTTP transport.
+    pub fn sse(name: impl Into<String>, url: impl Into<String>) -> Self {
+        let transport = TransportConfig::Sse { url: url.into(), headers: BTreeMap::new() };
+        Self { era: Some(Era::Legacy), ..Self::new(name, transport) }
+    }
+
     /// A server in this process. Its definitions and names are not checked: changing them requires control of this process
     /// anyway.
     pub fn in_process(name: impl Into<String>, server: Arc<dyn InProcessServer>) -> Self {
@@ -183,6 +213,13 @@ impl ServerConfig {
     /// The timeout of calls of the tool.
     pub fn timeout_of(&self, tool: &str) -> Option<Duration> {
         self.tool_timeouts.get(tool).copied().or(self.timeout)
+    }
+}
+
+impl TransportConfig {
+    /// Whether all messages of the server arrive on one stream, so that its requests name no call.
+    pub fn is_one_stream(&self) -> bool {
+        matches!(self, Self::Stdio { .. } | Self::Sse { .. })
     }
 }
 
@@ -197,8 +234,8 @@ impl fmt::Debug for TransportConfig {
                 .field("env", &env.keys().collect::<Vec<_>>())
                 .field("cwd", cwd)
                 .finish(),
-            Self::Http { url, headers } => f
-                .debug_struct("Http")
+            Self::Http { url, headers } | Self::Sse { url, headers } => f
+                .debug_struct(if matches!(self, Self::Http { .. }) { "Http" } else { "Sse" })
                 .field("url", &shown_url(url))
                 .field("headers", &headers.keys().collect::<Vec<_>>())
                 .finish(),

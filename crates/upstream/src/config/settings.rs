@@ -1,13 +1,14 @@
-//! Reads the settings of one server from its table, which has the same keys in both file formats.
+//! Reads the settings of one server from its table. Entries of clients' files have been translated into the same keys.
 
 use super::call_settings::CallSettings;
+use super::clients::Input;
 use super::expand::{Environment, ExpandError, References, expand};
 use super::{PinMode, ServerConfig, SessionMode, TransportConfig};
 use crate::secrets::{SecretSettings, looks_secret};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-use toolbus_config::{ConfigError, Setting, Table};
+use toolbus_config::{ConfigError, Setting, Table, Value};
 use toolbus_mcp::Era;
 
 /// Every key that a server may have.
@@ -26,6 +27,7 @@ pub(super) const KEYS: &[&str] = &[
     "max_sessions",
     "max_concurrency",
     "timeout",
+    "start_timeout",
     "tool_timeouts",
     "idle",
     "era",
@@ -52,6 +54,21 @@ const FETCHABLE: &[&str] = &["env", "headers", "url", "args"];
 
 const MAX_NAME_CHARS: usize = 64;
 
+/// How to correct the name of a server.
+pub(super) const NAME_HINT: &str = "use letters, digits, `-`, `_` and `.`, at most 64 of them";
+
+/// Why a server can't have this name.
+pub(super) fn name_problem(name: &str) -> Option<&'static str> {
+    match name.chars().count() {
+        0 => Some("it is empty"),
+        1..=MAX_NAME_CHARS if name.chars().any(char::is_control) => Some("it has control characters"),
+        // In role patterns, a slash separates the server from the tool.
+        1..=MAX_NAME_CHARS if name.contains('/') => Some("it has a slash"),
+        1..=MAX_NAME_CHARS => None,
+        _ => Some("it is too long"),
+    }
+}
+
 /// The table of one server.
 pub(super) struct Settings<'a> {
     pub table: &'a Table,
@@ -63,20 +80,8 @@ pub(super) struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    /// The settings of the server `name` in the table of all servers.
-    pub fn new(servers: &Table, name: &'a str, entry: &'a Setting, env: Environment<'a>) -> Result<Self, ConfigError> {
-        let reason = match name.chars().count() {
-            0 => Some("it is empty"),
-            1..=MAX_NAME_CHARS if name.chars().any(char::is_control) => Some("it has control characters"),
-            // In role patterns, a slash separates the server from the tool.
-            1..=MAX_NAME_CHARS if name.contains('/') => Some("it has a slash"),
-            1..=MAX_NAME_CHARS => None,
-            _ => Some("it is too long"),
-        };
-        if let Some(reason) = reason {
-            let hint = "use letters, digits, `-`, `_` and `.`, at most 64 of them";
-            return Err(servers.invalid_key(name, format!("invalid server name: {reason}"), hint));
-        }
+    /// The settings of the server `name`, which has a valid name.
+    pub fn new(name: &'a str, entry: &'a Setting, env: Environment<'a>) -> Result<Self, ConfigError> {
         let table = entry.table(TABLE)?;
         Ok(Self { table, name, entry, env, disabled: false, references: References::default() })
     }
@@ -101,7 +106,11 @@ impl<'a> Settings<'a> {
         config.dynamic_tools = self.table.read("dynamic_tools", Setting::flag)?.unwrap_or(false);
         config.max_sessions = self.table.read("max_sessions", Setting::count)?.unwrap_or(config.max_sessions);
         config.max_concurrency = self.table.read("max_concurrency", Setting::count)?.unwrap_or(config.max_concurrency);
+        if matches!(config.transport, TransportConfig::Sse { .. }) {
+            config.era = Some(Era::Legacy);
+        }
         config.timeout = self.duration("timeout")?;
+        config.start_timeout = self.duration("start_timeout")?;
         config.idle = self.duration("idle")?.unwrap_or(config.idle);
         config.tool_timeouts = self.by_tool("tool_timeouts", |timeout| timeout.duration(DURATION))?;
         config.calls = CallSettings::read(&self)?;
@@ -126,11 +135,12 @@ impl<'a> Settings<'a> {
     }
 
     fn transport(&mut self) -> Result<TransportConfig, ConfigError> {
-        // Some files write `transport` instead of `type`. The value is only validated; the other keys determine the
-        // transport.
+        // Some files write `transport` instead of `type`. Apart from `sse`, the other keys determine the transport.
+        let mut is_sse = false;
         for key in ["type", "transport"] {
-            self.choice(key, "\"stdio\", \"http\", \"streamable-http\" or \"sse\"", |word| match word {
-                "stdio" | "http" | "streamable-http" | "streamable_http" | "streamableHttp" | "sse" => Some(()),
+            is_sse |= self.choice(key, "\"stdio\", \"http\", \"streamable-http\" or \"sse\"", |word| match word {
+                "stdio" | "http" | "streamable-http" | "streamable_http" | "streamableHttp" => Some(false),
+                "sse" => Some(true),
                 _ => None,
             })?;
         }
@@ -142,7 +152,8 @@ impl<'a> Settings<'a> {
                 cwd: self.text("cwd")?.map(PathBuf::from),
             }),
             (None, Some(url)) if url.starts_with("http://") || url.starts_with("https://") => {
-                Ok(TransportConfig::Http { url, headers: self.text_table("headers")? })
+                let headers = self.text_table("headers")?;
+                Ok(if is_sse { TransportConfig::Sse { url, headers } } else { TransportConfig::Http { url, headers } })
             }
             (None, Some(_)) => Err(self.table.get("url").unwrap_or(self.entry).wrong("an http:// or https:// address")),
             (Some(_), Some(_)) => {
@@ -172,6 +183,9 @@ impl<'a> Settings<'a> {
     /// The value of `key`, or a value inside of it, with its references expanded.
     fn expanded(&mut self, key: &str, setting: &Setting) -> Result<String, ConfigError> {
         let text = setting.text()?;
+        if matches!(setting.value, Value::Literal(_)) {
+            return Ok(text.to_owned());
+        }
         let fetched_before = self.references.sources.len();
         let error = match expand(text, self.env, &mut self.references) {
             Ok(_) if self.references.sources.len() > fetched_before && !FETCHABLE.contains(&key) => {
@@ -184,6 +198,11 @@ impl<'a> Settings<'a> {
             Err(error) => error,
         };
         Err(match error {
+            ExpandError::Missing(variable) if variable.starts_with("input:") => {
+                let id = variable.trim_start_matches("input:");
+                let hint = format!("start the host in a terminal to be asked for it, or set {}", Input::variable(id));
+                setting.invalid(format!("the input {id} has no value"), hint)
+            }
             ExpandError::Missing(variable) => setting.invalid(
                 format!("the environment variable {variable} is not set"),
                 format!("set {variable} before you start the host, or write ${{{variable}:-default}}"),

@@ -56,7 +56,7 @@ pub(super) struct Session {
 impl HttpClient {
     pub fn new(config: &ServerConfig, resolved: &Resolved) -> Result<Self, ServerError> {
         let failed = |reason: String| ServerError::Start { server: config.name.clone(), reason };
-        let TransportConfig::Http { url, .. } = &resolved.transport else {
+        let (TransportConfig::Http { url, .. } | TransportConfig::Sse { url, .. }) = &resolved.transport else {
             return Err(failed("the server is configured for stdio".into()));
         };
         let uri: Uri = url.parse().map_err(|_| failed(format!("{} is not a valid url", shown_url(url))))?;
@@ -96,6 +96,16 @@ impl HttpClient {
 
     pub async fn delete(&self) -> Result<Response<Incoming>, ServerError> {
         self.send(Method::DELETE, HeaderMap::new(), Bytes::new()).await
+    }
+
+    /// Sends all further requests to this endpoint. Returns false if it is not of the same origin: the configured headers
+    /// are for that one only.
+    pub fn set_endpoint(&self, endpoint: &str) -> bool {
+        let mut uri = self.uri.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = same_origin_target(&uri, &absolute_path(uri.path(), endpoint.trim()));
+        let is_valid = target.is_some();
+        *uri = target.unwrap_or_else(|| uri.clone());
+        is_valid
     }
 
     pub fn session(&self) -> MutexGuard<'_, Session> {
@@ -206,7 +216,9 @@ impl Configured {
     fn new(config: &ServerConfig, resolved: &Resolved) -> Result<Self, ServerError> {
         let failed = |reason: String| ServerError::Start { server: config.name.clone(), reason };
         let mut headers = HeaderMap::new();
-        let TransportConfig::Http { headers: configured, .. } = &resolved.transport else {
+        let (TransportConfig::Http { headers: configured, .. } | TransportConfig::Sse { headers: configured, .. }) =
+            &resolved.transport
+        else {
             return Ok(Self { headers, expires: None });
         };
         for (name, value) in configured {
@@ -237,6 +249,17 @@ pub(super) async fn read_body(mut body: Incoming, limit: usize) -> Result<Vec<u8
 pub(super) enum BodyError {
     Broken(hyper::Error),
     TooLarge(u64),
+}
+
+/// A reference without scheme and leading slash, from the path of the page that it is on.
+fn absolute_path(base: &str, reference: &str) -> String {
+    let folder = base.rsplit_once('/').map_or("", |(folder, _)| folder);
+    match reference.as_bytes().first() {
+        _ if reference.contains("://") => reference.to_owned(),
+        Some(b'/') => reference.to_owned(),
+        Some(b'?') => format!("{base}{reference}"),
+        _ => format!("{folder}/{reference}"),
+    }
 }
 
 /// The target of a redirect, if scheme, host and port are the same.
@@ -293,4 +316,25 @@ fn tls_builder() -> std::io::Result<rustls::ConfigBuilder<rustls::ClientConfig, 
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider);
     builder.with_safe_default_protocol_versions().map_err(std::io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_found_from_the_event_stream_and_must_be_of_its_origin() {
+        let from: Uri = "https://h:1/api/sse?x".parse().expect("a URI");
+        let check = |endpoint: &str, expected: Option<&str>| {
+            let target = same_origin_target(&from, &absolute_path(from.path(), endpoint));
+            assert_eq!(target.map(|uri| uri.to_string()).as_deref(), expected, "{endpoint}");
+        };
+        check("/messages?id=1", Some("https://h:1/messages?id=1"));
+        check("messages?id=1", Some("https://h:1/api/messages?id=1"));
+        check("?id=1", Some("https://h:1/api/sse?id=1"));
+        check("https://h:1/m", Some("https://h:1/m"));
+        for other in ["https://evil/m", "http://h:1/m", "https://h:2/m", "https://h:1@evil/m", "file:///etc/passwd"] {
+            check(other, None);
+        }
+    }
 }

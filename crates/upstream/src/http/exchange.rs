@@ -157,6 +157,7 @@ impl Exchange<'_> {
                         self.deliver(self.shared.inbound.receive(data.into())).await;
                     }
                     SseItem::Retry(millis) => *retry = Duration::from_millis(millis),
+                    SseItem::Endpoint(_) => {}
                     SseItem::TooLarge(bytes) => {
                         self.shared.inbound.calls.finish(self.number, Err(self.too_large(bytes)));
                     }
@@ -240,13 +241,13 @@ async fn listen_once(shared: &Arc<Shared>, mut body: Incoming, events: &mut SseP
                     shared.react(reaction).await;
                 }
                 SseItem::Retry(millis) => *retry = Duration::from_millis(millis),
-                SseItem::Event(_) | SseItem::TooLarge(_) => {}
+                SseItem::Event(_) | SseItem::TooLarge(_) | SseItem::Endpoint(_) => {}
             }
         }
     }
 }
 
-async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
+pub(super) async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
             return Ok(Some(data));
@@ -255,7 +256,7 @@ async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
     Ok(None)
 }
 
-fn is_event_stream(response: &Response<Incoming>) -> bool {
+pub(super) fn is_event_stream(response: &Response<Incoming>) -> bool {
     let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     kind.trim_start().to_ascii_lowercase().starts_with("text/event-stream")
 }

@@ -4,9 +4,12 @@
 
 mod client;
 mod connector;
+mod event_link;
 mod exchange;
 mod headers;
 pub(crate) mod sse;
+
+pub(crate) use event_link::EventLink;
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;
@@ -175,17 +178,7 @@ impl Shared {
     async fn react(self: &Arc<Self>, reaction: Reaction) {
         match reaction {
             Reaction::Nothing => {}
-            Reaction::Garbage(reason) => {
-                if crate::inbound::increment(&self.inbound.counters.garbage) == 0 {
-                    let reason = self.inbound.redactor.redact(&reason);
-                    tracing::warn!(
-                        server = self.inbound.server,
-                        code = "TB0409",
-                        %reason,
-                        "ignoring an event that is not a JSON-RPC message"
-                    );
-                }
-            }
+            Reaction::Garbage(reason) => self.inbound.ignore_event(&reason),
             Reaction::Reply(response) => self.send_later(response.into()),
             Reaction::Cancel(number) => self.cancel(number, None),
         }

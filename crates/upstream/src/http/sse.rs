@@ -13,6 +13,8 @@ pub enum SseItem {
     Retry(u64),
     /// The size of an event over the limit, which was skipped.
     TooLarge(u64),
+    /// The data of an event named `endpoint`, if the parser looks for such events.
+    Endpoint(String),
 }
 
 pub(crate) struct SseParser {
@@ -28,6 +30,10 @@ pub(crate) struct SseParser {
     /// A byte order mark may follow.
     at_start: bool,
     limit: usize,
+    /// Events named `endpoint` are reported as such.
+    finds_endpoint: bool,
+    /// The name of the event is `endpoint`.
+    is_endpoint: bool,
     /// The id of the last complete event, for resumption.
     pub last_id: Option<String>,
 }
@@ -43,8 +49,15 @@ impl SseParser {
             after_return: false,
             at_start: true,
             limit,
+            finds_endpoint: false,
+            is_endpoint: false,
             last_id: None,
         }
+    }
+
+    /// A parser for the old HTTP transport, whose first event names the endpoint for messages.
+    pub fn with_endpoint(limit: usize) -> Self {
+        Self { finds_endpoint: true, ..Self::new(limit) }
     }
 
     /// Starts a new stream; an incomplete event is discarded.
@@ -115,7 +128,8 @@ impl SseParser {
             }
             b"id" if !value.contains(&0) => self.id = Some(String::from_utf8_lossy(value).into_owned()),
             b"retry" => found.extend(number(value).map(SseItem::Retry)),
-            // MCP ignores the event name. A comment has an empty field name.
+            b"event" if self.finds_endpoint => self.is_endpoint = value == b"endpoint",
+            // Streamable HTTP ignores the event name. A comment has an empty field name.
             _ => {}
         }
     }
@@ -127,9 +141,10 @@ impl SseParser {
         if let Some(bytes) = self.skipped.take() {
             found.push(SseItem::TooLarge(bytes));
         } else if std::mem::take(&mut self.has_data) {
-            found.push(SseItem::Event(text(std::mem::take(&mut self.data))));
+            let data = text(std::mem::take(&mut self.data));
+            found.push(if self.is_endpoint { SseItem::Endpoint(data) } else { SseItem::Event(data) });
         }
-        self.has_data = false;
+        (self.has_data, self.is_endpoint) = (false, false);
     }
 }
 
@@ -171,6 +186,15 @@ mod tests {
     fn ids_and_retry_are_parsed() {
         check("id: 5\ndata: \nretry: 100\n\n", &[SseItem::Retry(100), event("")], Some("5"));
         check("id: 5\ndata: a\n\nid: 6\ndata: torn", &[event("a")], Some("5"));
+    }
+
+    #[test]
+    fn the_endpoint_is_told_from_messages_where_it_is_expected() {
+        let text = "event: endpoint\ndata: /messages?id=1\n\nevent: message\ndata: a\n\ndata: b\n\n";
+        check(text, &[event("/messages?id=1"), event("a"), event("b")], None);
+        let (mut parser, mut found) = (SseParser::with_endpoint(50), Vec::new());
+        parser.feed(text.as_bytes(), &mut found);
+        assert_eq!(found, [SseItem::Endpoint("/messages?id=1".into()), event("a"), event("b")]);
     }
 
     #[test]

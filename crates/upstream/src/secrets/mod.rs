@@ -120,6 +120,7 @@ fn filled_transport(transport: &TransportConfig, values: &[String]) -> Transport
         TransportConfig::Http { url, headers } => {
             TransportConfig::Http { url: fill(url), headers: fill_table(headers) }
         }
+        TransportConfig::Sse { url, headers } => TransportConfig::Sse { url: fill(url), headers: fill_table(headers) },
         TransportConfig::InProcess(server) => TransportConfig::InProcess(Arc::clone(server)),
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn secrets_of(transport: &TransportConfig, settings: &SecretSettings,
         TransportConfig::Stdio { env, .. } => {
             secrets.extend(env.iter().filter(|(name, _)| named(name)).map(|(_, value)| value.clone()));
         }
-        TransportConfig::Http { url, headers } => {
+        TransportConfig::Http { url, headers } | TransportConfig::Sse { url, headers } => {
             let is_public = |name: &str| PUBLIC_HEADERS.iter().any(|public| name.eq_ignore_ascii_case(public));
             for (_, value) in headers.iter().filter(|(name, _)| !is_public(name)) {
                 secrets.push(value.trim().to_owned());

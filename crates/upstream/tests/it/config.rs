@@ -1,11 +1,12 @@
 //! Valid configurations, and the errors for invalid ones.
 
+use std::path::Path;
 use std::time::Duration;
 use toolbus_config::{ConfigError, Document};
 use toolbus_mcp::Era;
 use toolbus_upstream::{
-    CallSettings, Join, Offline, Replay, ServersRead, SessionMode, TransportConfig, TripSettings, read_mcp_servers,
-    read_servers,
+    CallSettings, Join, Offline, Replay, ServersRead, SessionMode, Surroundings, TransportConfig, TripSettings,
+    read_mcp_servers, read_servers,
 };
 
 fn env(name: &str) -> Option<String> {
@@ -13,7 +14,9 @@ fn env(name: &str) -> Option<String> {
 }
 
 fn json(text: &str) -> Result<ServersRead, ConfigError> {
-    read_mcp_servers(&Document::parse_json(text)?, &env)
+    let nothing = |_: &Path| Err(std::io::ErrorKind::NotFound.into());
+    let around = Surroundings { file: Path::new("mcp.json"), env: &env, read: &nothing, ask: &|_| None };
+    read_mcp_servers(text, &around)
 }
 
 fn toml(text: &str) -> Result<ServersRead, ConfigError> {
@@ -43,7 +46,7 @@ fn mcp_servers_json_is_parsed_in_order_with_variables() {
         panic!("not a stdio server")
     };
     assert_eq!((command.as_str(), args[2].as_str(), env["KEY"].as_str()), ("npx", "/root", "s3cret"));
-    assert_eq!(cwd.as_deref(), Some(std::path::Path::new("/tmp")));
+    assert_eq!(cwd.as_deref(), Some(Path::new("/tmp")));
     assert_eq!(read.servers[0].timeout, Some(Duration::from_secs(60)));
     assert!(read.servers[2].disabled);
     let warnings: Vec<String> = read.warnings.iter().map(ToString::to_string).collect();
@@ -175,7 +178,8 @@ fn a_mistyped_key_is_reported_before_the_missing_one() {
     check(toml("[servers.a]\ncomand = 'x'"), message, hint);
     let before = "{\"a\": \"a\", \"mcpServers\": {\"b\": {\"command\": \"comand\"}, \"a\":";
     let message = "line 2, column 2: unknown key mcpServers.a.comand";
-    check(json(&format!("{before}\n{{\"comand\": \"x\"}}}}}}")), message, hint);
+    let read = json(&format!("{before}\n{{\"comand\": \"x\"}}}}}}")).expect("one server can be used");
+    check(Err(read.unusable[0].error.clone()), message, hint);
     let slash = "use letters, digits, `-`, `_` and `.`, at most 64 of them";
     check(
         toml("[servers.'a/b']\ncommand = 'x'"),
@@ -212,9 +216,10 @@ fn invalid_json_configurations_are_rejected() {
         "correct the file at that position",
     );
     check(
-        json("{\"servers\": {}}"),
+        json("{\"server\": {}}"),
         "line 1, column 1: mcpServers is missing",
-        "the file has the form {\"mcpServers\": {\"NAME\": {\"command\": …}}}",
+        "the file has the form {\"mcpServers\": {\"NAME\": {\"command\": …}}}, or is that of an MCP client with \
+         `servers` (VS Code), `context_servers` (Zed), `mcp` (OpenCode), `mcp_servers` (Codex) or `extensions` (Goose)",
     );
 }
 
@@ -224,7 +229,7 @@ fn invalid_toml_configurations_are_rejected_with_their_position() {
         toml("[servers.a]\ncommand = \"x\"\n  colour = 1\nmax-sessions = 3\n"),
         "line 3, column 3: unknown key servers.a.colour",
         "known keys: command, args, env, cwd, url, headers, type, transport, disabled, prefix, session, max_sessions, \
-         max_concurrency, timeout, tool_timeouts, idle, era, secrets, secret_ttl, redact_results, pin, dynamic_tools, \
+         max_concurrency, timeout, start_timeout, tool_timeouts, idle, era, secrets, secret_ttl, redact_results, pin, dynamic_tools, \
          replay, tool_replay, trust_hints, join, tool_join, join_window, offline, tool_offline, trip_after, trip_window, \
          trip_pause",
     );

@@ -1,33 +1,22 @@
 //! Servers over streamable HTTP, in both eras, on a real socket.
 
-use crate::support::{Server, TIMEOUT, json_text, notification, probe_eras, script, soon, text, value};
+use crate::support::{Server, TIMEOUT, WebScript, json_text, notification, probe_eras, soon, text, value};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use toolbus_mcp::{Era, Outcome, raw};
 use toolbus_upstream::{
     CallEvent, ConnectionOptions, ServerConfig, ServerConnection, ServerError, ServerEvent, TransportConfig,
 };
 
-/// Exits when it is dropped, because its stdin is closed.
-struct HttpServer {
-    process: Child,
-    port: u16,
-}
+struct HttpServer(WebScript);
 
 impl HttpServer {
     fn start() -> Self {
-        let mut command = Command::new("python3");
-        command.arg(script("fake_http.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().expect("python3");
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().expect("pipe")).read_line(&mut line).expect("a line of output");
-        Self { process, port: line.trim().parse().expect("a port") }
+        Self(WebScript::start("fake_http.py"))
     }
 
     fn config(&self, path: &str) -> ServerConfig {
-        let mut config = ServerConfig::http("web", format!("http://127.0.0.1:{}{path}", self.port));
+        let mut config = ServerConfig::http("web", format!("http://127.0.0.1:{}{path}", self.0.port));
         let TransportConfig::Http { headers, .. } = &mut config.transport else { unreachable!() };
         headers.insert("Authorization".into(), "Bearer s3cret-token".into());
         config
@@ -58,13 +47,6 @@ impl HttpServer {
             assert!(tokio::time::Instant::now() < deadline, "timed out waiting until {description}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    }
-}
-
-impl Drop for HttpServer {
-    fn drop(&mut self) {
-        drop(self.process.stdin.take());
-        let _ = self.process.wait();
     }
 }
 

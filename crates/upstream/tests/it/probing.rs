@@ -70,7 +70,8 @@ async fn a_server_of_no_era_is_distinguished_from_a_silent_one() {
     let error = probe_eras(&silent, &options).await.expect_err("silence");
     assert_eq!(
         error.to_string(),
-        "server \"quiet\" did not answer within 300ms; last stderr lines: waiting for nothing"
+        "server \"quiet\" did not start within 300ms; if it needs longer, raise its `start_timeout` or the host's \
+         --start-timeout; last stderr lines: waiting for nothing"
     );
 }
 

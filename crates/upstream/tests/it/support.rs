@@ -1,7 +1,9 @@
 //! Shared helpers: a server to talk to, and waits with a timeout.
 
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use toolbus_mcp::{Era, Outcome, Raw};
@@ -14,6 +16,30 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub fn script(name: &str) -> String {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(name).display().to_string()
+}
+
+/// A server over HTTP, written in Python, that prints its port. It exits when it is dropped, because its stdin is closed.
+pub struct WebScript {
+    process: Child,
+    pub port: u16,
+}
+
+impl WebScript {
+    pub fn start(name: &str) -> Self {
+        let mut command = Command::new("python3");
+        command.arg(script(name)).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("python3");
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().expect("pipe")).read_line(&mut line).expect("a line of output");
+        Self { process, port: line.trim().parse().expect("a port") }
+    }
+}
+
+impl Drop for WebScript {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
 }
 
 pub fn fake(era: &str) -> ServerConfig {
