@@ -154,7 +154,7 @@ impl<A: Clone> CallMachine<A> {
     }
 }
 
-fn remove_from<K: std::hash::Hash + Eq>(map: &mut std::collections::HashMap<K, Vec<CallNo>>, key: &K, no: CallNo) {
+fn remove_from<K: std::hash::Hash + Eq>(map: &mut hashbrown::HashMap<K, Vec<CallNo>>, key: &K, no: CallNo) {
     let Some(calls) = map.get_mut(key) else { return };
     calls.retain(|other| *other != no);
     if calls.is_empty() {

@@ -11,7 +11,8 @@ use crate::planted::PlantedBug;
 use crate::session_order::SessionOrders;
 use crate::timers::Timers;
 use bytestring::ByteString;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use hashbrown::{HashMap, HashSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hash;
 use toolbus_journal::{CallIndex, CallKey, JournalError, Ticket};
 
