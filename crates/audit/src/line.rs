@@ -2,6 +2,7 @@
 
 use crate::canonical::sha256_hex;
 use crate::record::Record;
+use crate::record_text::push_members;
 use serde::Deserialize;
 
 /// The previous hash of the first line.
@@ -24,9 +25,6 @@ impl ChainPosition {
 
     /// Appends the line of a record to `text` and advances to it.
     pub fn append(&mut self, record: &Record, time: &str, text: &mut String) {
-        let fields = serde_json::to_string(record).expect("records have string keys and finite numbers");
-        let fields =
-            fields.strip_prefix('{').and_then(|fields| fields.strip_suffix('}')).expect("a record is an object");
         let seq = self.seq + 1;
         let start = text.len();
         text.push_str("{\"seq\":");
@@ -34,7 +32,7 @@ impl ChainPosition {
         text.push_str(",\"time\":\"");
         text.push_str(time);
         text.push_str("\",");
-        text.push_str(fields);
+        push_members(text, record);
         text.push_str(",\"prev\":\"");
         text.push_str(&self.hash);
         text.push('"');

@@ -10,6 +10,7 @@ use crate::record::Record;
 use crate::recovery;
 use crate::refusals::Refusals;
 use crate::sealer::{Sealer, Seals};
+use crate::time_text::TimeText;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
@@ -70,6 +71,7 @@ pub struct Writer {
     position: ChainPosition,
     /// Lines up to `position` that are not written yet.
     gathered: String,
+    time: TimeText,
     /// Lines were written since the head file was.
     is_head_behind: bool,
     unsynced: bool,
@@ -130,6 +132,7 @@ impl Writer {
             bytes: end.bytes,
             position: end.position,
             gathered: String::new(),
+            time: TimeText::default(),
             is_head_behind: false,
             unsynced: false,
             synced_at: Instant::now(),
@@ -235,9 +238,9 @@ impl Writer {
         if !self.has_room() {
             self.rotate()?;
         }
-        let time = now();
+        let time = self.time.now();
         for record in records {
-            self.position.append(record, &time, &mut self.gathered);
+            self.position.append(record, time, &mut self.gathered);
         }
         self.flush()
     }
@@ -245,7 +248,7 @@ impl Writer {
     /// Chains a record whose line is written with the next one, or soon by the writer thread.
     pub fn gather(&mut self, record: &Record) -> Result<(), AuditError> {
         self.unless_failed(|writer| {
-            writer.position.append(record, &now(), &mut writer.gathered);
+            writer.position.append(record, writer.time.now(), &mut writer.gathered);
             if writer.gathered.len() < MAX_GATHERED_BYTES { Ok(()) } else { writer.flush() }
         })
     }
@@ -274,7 +277,7 @@ impl Writer {
 
     fn try_seal(&mut self) -> Result<(), AuditError> {
         let Some(sealer) = &mut self.sealer else { return Ok(()) };
-        sealer.seal(&mut self.position, &now(), &mut self.gathered);
+        sealer.seal(&mut self.position, self.time.now(), &mut self.gathered);
         self.flush()
     }
 
@@ -286,7 +289,7 @@ impl Writer {
         self.number += 1;
         self.file = files::create(&self.folder, self.number)?;
         self.bytes = 0;
-        let time = now();
+        let time = self.time.now().to_owned();
         let seals = self.sealer.as_ref().map(Sealer::next_index);
         self.position.append(&Record::Continued { from, seals }, &time, &mut self.gathered);
         let numbers = files::numbers(&self.folder)?;
@@ -346,10 +349,6 @@ impl Writer {
         }
         outcome
     }
-}
-
-fn now() -> String {
-    format!("{:.3}", jiff::Timestamp::now())
 }
 
 /// The position of the last line of a completed file.

@@ -4,12 +4,9 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// Encodes bytes as lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    text
+    let mut digits = Vec::with_capacity(2 * bytes.len());
+    digits.extend(bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]));
+    String::from_utf8(digits).expect("digits are ASCII")
 }
 
 /// Decodes hexadecimal text. Returns `None` if it has other characters or not exactly two digits per byte of `N`.

@@ -26,7 +26,8 @@ use serde_json::json;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use subtle::ConstantTimeEq;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::server::TlsStream;
@@ -36,6 +37,8 @@ use toolbus_protocol::{CHALLENGE_HEADER, ErrorCode, MAX_CHALLENGE_BYTES, PROOF_H
 
 type HttpResponse = Response<AppBody>;
 
+/// How long a token of a connection is not authenticated again. The end of a credential applies at once.
+const PROVEN_FOR: Duration = Duration::from_secs(1);
 /// How long a keep-alive connection may be idle between two requests.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
 /// Maximum number of logged characters of a refused `Host` or `Origin` header.
@@ -55,8 +58,16 @@ pub struct HttpPeer {
     is_encrypted: bool,
     certificate: Option<Bytes>,
     slot: Mutex<Slot>,
+    proven: Mutex<Option<Proven>>,
     /// Cancelled by the first request, which has to arrive within the hello timeout.
     first_request: CancellationToken,
+}
+
+/// The last token of a connection that was authenticated, and the identity that it proves.
+struct Proven {
+    token: Bytes,
+    identity: Identity,
+    at: Instant,
 }
 
 /// The permit of a connection. Unauthenticated peers have a limit of their own.
@@ -79,7 +90,8 @@ impl HttpPeer {
         let slot = Mutex::new(Slot::Unknown { _permit: unknown_peer });
         let first_request = CancellationToken::new();
         let (local_address, certificate) = (None, None);
-        Self { server, bound, address, local_address, is_encrypted: false, certificate, slot, first_request }
+        let proven = Mutex::default();
+        Self { server, bound, address, local_address, is_encrypted: false, certificate, slot, proven, first_request }
     }
 
     fn rules(&self) -> WebRules<'_> {
@@ -94,6 +106,10 @@ impl HttpPeer {
 
     fn take_slot(&self) -> Slot {
         std::mem::replace(&mut *self.slot(), Slot::Moved)
+    }
+
+    fn proven(&self) -> MutexGuard<'_, Option<Proven>> {
+        self.proven.lock().expect("no code panics while holding the lock of the proven token")
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
@@ -120,6 +136,21 @@ impl PeerConnection {
             self.0.server.shares.connect(identity).ok_or_else(|| Box::new(too_many_connections(&self.0.server)))?;
         *slot = Slot::Counted(counted);
         Ok(())
+    }
+
+    /// The identity that this token proved on this connection within the last second, if the credential has not ended.
+    pub fn proven(&self, token: &[u8]) -> Option<Identity> {
+        let proven = self.0.proven();
+        let proven = proven.as_ref().filter(|proven| proven.at.elapsed() < PROVEN_FOR)?;
+        // In constant time: a proxy may forward the requests of several clients on one connection.
+        let is_same: bool = proven.token.ct_eq(token).into();
+        (is_same && proven.identity.standing.ended().is_none()).then(|| proven.identity.clone())
+    }
+
+    /// Remembers an identity for [`PeerConnection::proven`].
+    pub fn remember(&self, token: &[u8], identity: &Identity) {
+        let (token, identity) = (Bytes::copy_from_slice(token), identity.clone());
+        *self.0.proven() = Some(Proven { token, identity, at: Instant::now() });
     }
 
     /// Counts a request of the agent, or that one was refused. Returns how long to wait before it is handled.

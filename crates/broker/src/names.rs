@@ -2,7 +2,7 @@
 //! authenticator, the host directory, and send rules that can change at runtime.
 
 use crate::directory::HostDirectory;
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
 use tokio::sync::watch;
 use toolbus_engine::{Names, Sender, Share};

@@ -11,7 +11,7 @@ use crate::names::{BrokerNames, SendRules};
 use crate::refusal_log::RefusalLog;
 use crate::shares::{ShareLimits, Shares};
 use crate::tls::{Tls, TlsSettings};
-use std::collections::HashSet;
+use hashbrown::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard};

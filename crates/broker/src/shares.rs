@@ -2,7 +2,7 @@
 //! Other agents are not affected by an agent that uses up its share.
 
 use crate::budget::REQUEST_COST;
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;

@@ -53,8 +53,9 @@ impl WebRules<'_> {
     /// origin `http://localhost:PORT` belongs to the process that listens on that port of the browser's machine; if the
     /// request went to a loopback host as well, that process is this broker. Other ports are foreign origins.
     pub fn check_app_origin<'h>(&self, headers: &'h HeaderMap) -> Result<(), &'h HeaderValue> {
-        let local = headers.get_all(HOST).iter().all(|host| authority(host).is_some_and(|host| is_loopback(&host)));
-        self.check_origins(headers, |origin| local && self.is_own_page(origin))
+        let is_local = |host| authority(host).is_some_and(|host| is_loopback(&host));
+        let is_own = |origin: &_| headers.get_all(HOST).iter().all(is_local) && self.is_own_page(origin);
+        self.check_origins(headers, is_own)
     }
 
     fn check_origins<'h>(

@@ -42,7 +42,7 @@ impl<A: Clone> CallMachine<A> {
 
     fn register(&mut self, request: Request, cx: &mut Context<'_, A>) -> CallNo {
         let no = self.new_call();
-        let agent = ByteString::from(request.key.agent());
+        let agent = request.key.agent_name();
         self.by_key.insert(request.key.clone(), no);
         self.by_id.entry(request.key.id.clone()).or_default().push(no);
         *self.by_agent.entry(agent.clone()).or_default() += 1;
@@ -227,7 +227,7 @@ impl<A: Clone> CallMachine<A> {
         let Some(call) = self.calls.get(&no).filter(|call| call.request.task.is_some() && !call.accepted) else {
             return self.seek_join(no, cx);
         };
-        let agent = ByteString::from(call.request.key.agent());
+        let agent = call.request.key.agent_name();
         if let Err(failure) = self.check_task_limits(&agent, cx) {
             return self.fail(no, failure, End::Failed, cx);
         }
@@ -294,7 +294,7 @@ impl<A: Clone> CallMachine<A> {
     pub(crate) fn stop_accepting(&mut self, no: CallNo) {
         let Some(call) = self.calls.get_mut(&no).filter(|call| call.is_accepting) else { return };
         call.is_accepting = false;
-        let agent = ByteString::from(call.request.key.agent());
+        let agent = call.request.key.agent_name();
         if let Some(count) = self.accepting.get_mut(&agent) {
             *count -= 1;
             if *count == 0 {

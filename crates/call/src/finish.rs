@@ -122,7 +122,7 @@ impl<A: Clone> CallMachine<A> {
         let Some(call) = self.calls.remove(&no) else { return };
         self.timers.remove(no, call.timer);
         let key = &call.request.key;
-        let agent = ByteString::from(key.agent());
+        let agent = key.agent_name();
         self.by_key.remove(key);
         remove_from(&mut self.by_id, &key.id, no);
         remove_from(&mut self.by_content, &(agent.clone(), call.request.content), no);
@@ -154,7 +154,7 @@ impl<A: Clone> CallMachine<A> {
     }
 }
 
-fn remove_from<K: std::hash::Hash + Eq>(map: &mut std::collections::HashMap<K, Vec<CallNo>>, key: &K, no: CallNo) {
+fn remove_from<K: std::hash::Hash + Eq>(map: &mut hashbrown::HashMap<K, Vec<CallNo>>, key: &K, no: CallNo) {
     let Some(calls) = map.get_mut(key) else { return };
     calls.retain(|other| *other != no);
     if calls.is_empty() {

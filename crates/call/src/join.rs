@@ -59,7 +59,7 @@ impl<A: Clone> CallMachine<A> {
             return None;
         }
         let own = &self.calls.get(&no)?.request;
-        let equal = self.by_content.get(&(ByteString::from(own.key.agent()), own.content))?;
+        let equal = self.by_content.get(&(own.key.agent_name(), own.content))?;
         // One that was given up before it started has no effect: an earlier one may have.
         let is_given_up = |call: &Call<A>| call.cancelled.is_some() && !call.is_begun();
         let may_have_run = |other: &CallNo| self.calls.get(other).is_some_and(|call| !is_given_up(call));

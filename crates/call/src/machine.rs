@@ -11,7 +11,8 @@ use crate::planted::PlantedBug;
 use crate::session_order::SessionOrders;
 use crate::timers::Timers;
 use bytestring::ByteString;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use hashbrown::{HashMap, HashSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hash;
 use toolbus_journal::{CallIndex, CallKey, JournalError, Ticket};
 
@@ -103,10 +104,10 @@ impl<A: Clone> CallMachine<A> {
         let cx = &mut Context { now, journal, out };
         self.dispatch(event, cx);
         self.go_on(cx);
-        for call in std::mem::take(&mut self.touched) {
-            let next = self.calls.get(&call).and_then(Call::next_time);
-            let timer = self.calls.get_mut(&call).map(|call| &mut call.timer);
-            self.timers.update(call, timer, next);
+        for call in self.touched.drain(..) {
+            let known = self.calls.get_mut(&call);
+            let next = known.as_deref().and_then(Call::next_time);
+            self.timers.update(call, known.map(|call| &mut call.timer), next);
         }
     }
 

@@ -11,7 +11,8 @@ use crate::event::{CallNo, Millis};
 use crate::machine::{CallMachine, Context};
 use crate::planted::PlantedBug;
 use bytestring::ByteString;
-use std::collections::{BTreeSet, HashMap};
+use hashbrown::HashMap;
+use std::collections::BTreeSet;
 
 /// Most calls end earlier, and their callers are not followed.
 pub(crate) const FOLLOW_AFTER: Millis = 1_000;

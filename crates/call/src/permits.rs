@@ -4,7 +4,8 @@
 use crate::event::{CallNo, Millis, ServerNo};
 use crate::request::Limit;
 use bytestring::ByteString;
-use std::collections::{HashMap, VecDeque};
+use hashbrown::HashMap;
+use std::collections::VecDeque;
 use std::time::Duration;
 use toolbus_base::Share;
 use toolbus_policy::{Bucket, LimitKind, Rate};

@@ -6,7 +6,8 @@
 
 use crate::event::{CallNo, NotificationNo};
 use crate::request::SessionKey;
-use std::collections::{HashMap, VecDeque};
+use hashbrown::HashMap;
+use std::collections::VecDeque;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Member {

@@ -142,7 +142,7 @@ impl<A: Clone> CallMachine<A> {
         if !call.accepted {
             return if call.request.reserves { self.reserve(no, cx) } else { self.wait_for_order(no, cx) };
         }
-        let (server, agent) = (call.request.server, ByteString::from(call.request.key.agent()));
+        let (server, agent) = (call.request.server, call.request.key.agent_name());
         let max = self.options.servers.get(server).map_or(1, |server| server.max_concurrency);
         let share = |divisor: usize| (max / divisor).max(1);
         let wanted = vec![

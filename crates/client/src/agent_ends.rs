@@ -25,6 +25,10 @@ impl AgentEnds {
         self.uncollected.pop_first().map(|(_, end)| end)
     }
 
+    pub fn has_uncollected(&self) -> bool {
+        !self.uncollected.is_empty()
+    }
+
     /// The generation that messages arriving now from that mailbox belong to.
     pub fn generation(&self, mailbox: &str) -> u64 {
         if self.generations.is_empty() { 0 } else { self.generations.get(principal_of(mailbox)).copied().unwrap_or(0) }

@@ -141,7 +141,7 @@ impl BrokerClient {
 
     /// Checks a message against the limits that the broker announced in the handshake, without sending it.
     pub fn check_message(&self, message: &InboxMessage) -> BrokerResult<()> {
-        self.shared.lock().terms.check(message)
+        self.shared.look().terms.check(message)
     }
 
     pub(crate) async fn start_delivery(
@@ -182,23 +182,23 @@ impl BrokerClient {
 
     /// The deadline of a message that was received and not acknowledged yet, if its sender set one.
     pub fn deadline_of(&self, id: &MsgId) -> Option<Instant> {
-        self.shared.lock().deadline_of(id)
+        self.shared.look().deadline_of(id)
     }
 
     /// Whether a received message may have been started by a host with another journal, so that this one can't tell.
     pub fn is_unsure(&self, id: &MsgId) -> bool {
-        self.shared.lock().is_unsure(id)
+        self.shared.look().is_unsure(id)
     }
 
     /// The generation of its sender's name when a message was received: agents that had the same name one after the other
     /// have different ones.
     pub fn generation_of(&self, id: &MsgId) -> u64 {
-        self.shared.lock().generation_of(id)
+        self.shared.look().generation_of(id)
     }
 
     /// The number of deliveries so far of a message that was received and not acknowledged yet.
     pub fn attempt_of(&self, id: &MsgId) -> Option<u32> {
-        self.shared.lock().attempt_of(id)
+        self.shared.look().attempt_of(id)
     }
 
     /// Waits until the number of the current connection differs from `seen`, and returns it; the first is 1. `None`
@@ -209,12 +209,12 @@ impl BrokerClient {
 
     /// Whether the client is closed permanently: by its owner, or because it stopped reconnecting.
     pub fn is_closed(&self) -> bool {
-        self.shared.lock().closed.is_some()
+        self.shared.look().closed.is_some()
     }
 
     /// Why the client receives no more messages: it is closed or displaced. `None` while it is active.
     pub fn end_reason(&self) -> Option<BrokerError> {
-        self.shared.lock().end_reason()
+        self.shared.look().end_reason()
     }
 
     /// Waits until the client is closed permanently, and returns the reason.
@@ -249,7 +249,7 @@ impl BrokerClient {
         over: impl Fn(&Session) -> bool,
     ) -> Option<T> {
         let mut inspect = || {
-            let mut session = self.shared.lock();
+            let mut session = self.shared.look();
             let was_full = session.inbox.len() >= self.options.max_inbox;
             let item = take(&mut session);
             let ended = session.closed.is_some() || over(&session);
@@ -350,7 +350,7 @@ impl BrokerClient {
     }
 
     fn check_open(&self) -> BrokerResult<()> {
-        self.shared.lock().closed.clone().map_or(Ok(()), Err)
+        self.shared.look().closed.clone().map_or(Ok(()), Err)
     }
 
     /// Turns this client into one that correlates many concurrent requests with their replies.

@@ -97,7 +97,7 @@ impl<'a> ConnectionDriver<'a> {
                 if let Err(error) = self.write(cx).and_then(|()| self.heartbeat(cx)) {
                     return Poll::Ready(error);
                 }
-                return match &self.shared.lock().closed {
+                return match &self.shared.look().closed {
                     Some(closed) => Poll::Ready(closed.clone()),
                     None => Poll::Pending,
                 };
@@ -108,7 +108,7 @@ impl<'a> ConnectionDriver<'a> {
     fn read(&mut self, cx: &mut Context<'_>, budget: &mut usize) -> Result<(), BrokerError> {
         let mut received = false;
         let outcome = loop {
-            if *budget == 0 || self.shared.lock().inbox.len() >= self.options.max_inbox {
+            if *budget == 0 || self.shared.look().inbox.len() >= self.options.max_inbox {
                 break Ok(());
             }
             if !self.packed.is_empty() {
@@ -148,7 +148,8 @@ impl<'a> ConnectionDriver<'a> {
                 }
             }
         };
-        if received {
+        // Replies and receipts wake their callers themselves.
+        if received && self.shared.look().has_news() {
             self.shared.updates.notify_waiters();
         }
         outcome
@@ -204,7 +205,7 @@ impl<'a> ConnectionDriver<'a> {
     /// Whether pending acknowledgements must be sent by themselves now. The timer is not stopped when a frame takes
     /// them along: resetting it for every frame would cost more than an occasional spurious wake-up.
     fn ack_delay_elapsed(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.ack_timer.is_none() && self.shared.lock().has_pending_acks() {
+        if self.ack_timer.is_none() && self.shared.look().has_pending_acks() {
             self.ack_timer = Some(Box::pin(tokio::time::sleep_until(Instant::now() + ACK_DELAY)));
         }
         let elapsed = self.ack_timer.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready());
@@ -215,7 +216,7 @@ impl<'a> ConnectionDriver<'a> {
     }
 
     fn send_postponed(&mut self, cx: &mut Context<'_>) {
-        let Some(due) = self.shared.lock().postponed.due() else { return };
+        let Some(due) = self.shared.look().postponed.due() else { return };
         let retry = self.retry.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         if retry.as_mut().poll(cx).is_ready() {
             self.retry = None;
@@ -226,7 +227,7 @@ impl<'a> ConnectionDriver<'a> {
     /// Starts to send the queued frames. A socket gets whole buffers: it masks in place what no one shares, and copies
     /// what a `split` left shared.
     fn send(&mut self, flush_acks: bool) -> Result<(), BrokerError> {
-        self.shared.lock().take_frames(flush_acks, &mut self.frames);
+        self.shared.look().take_frames(flush_acks, &mut self.frames);
         let socket = match &mut self.channel {
             Channel::Socket(socket) => socket,
             Channel::Link(link) => {

@@ -242,6 +242,12 @@ impl Session {
         self.received.remove(id.as_str());
     }
 
+    /// Whether there is something that [`crate::BrokerClient`]'s waiting callers take, or a reason for them to stop.
+    pub fn has_news(&self) -> bool {
+        let has_items = !self.inbox.is_empty() || !self.cancels.is_empty() || !self.events.is_empty();
+        has_items || self.agent_ends.has_uncollected() || self.displaced.is_some() || self.closed.is_some()
+    }
+
     /// Whether acknowledgements wait for a frame to piggyback on.
     pub fn has_pending_acks(&self) -> bool {
         !self.acks.is_empty()

@@ -33,9 +33,14 @@ impl Shared {
 
     /// Locks the session and tells it the time: it has no clock of its own.
     pub fn lock(&self) -> MutexGuard<'_, Session> {
-        let mut session = self.session.lock().expect("no code panics while it holds the session");
+        let mut session = self.look();
         session.now = Instant::now();
         session
+    }
+
+    /// Locks the session for what does not depend on the time.
+    pub fn look(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().expect("no code panics while it holds the session")
     }
 
     /// Changes the session and wakes the connection's task if it has to act.

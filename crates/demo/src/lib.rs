@@ -5,28 +5,40 @@
 mod chart;
 mod server;
 mod texts;
+mod tools;
 
-use rmcp::ServiceExt;
-use rmcp::transport::io::stdio_pipes;
+use std::io::BufRead;
+use tokio::sync::mpsc;
 
 /// The name under which `toolbus up` hosts it.
 pub const NAME: &str = "demo";
 
+/// Lines that wait for the server. The client waits if there are more.
+const MAX_LINES: usize = 64;
+
 /// Why the demo server stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// The handshake with the client failed.
-    #[error("the MCP handshake failed: {0}")]
-    Begin(String),
-    /// The server's task panicked or was aborted.
+    /// Reading stdin or writing stdout failed.
     #[error("the demo server failed: {0}")]
-    Broken(#[from] tokio::task::JoinError),
+    Io(#[from] std::io::Error),
 }
 
 /// Serves on stdin and stdout until stdin is closed.
 pub async fn serve_stdio() -> Result<(), DemoError> {
-    let service = server::Demo::new().serve(stdio_pipes()).await;
-    let service = service.map_err(|error| DemoError::Begin(error.to_string()))?;
-    service.waiting().await?;
+    let (sender, mut lines) = mpsc::channel(MAX_LINES);
+    // A thread of its own: the runtime would wait for a blocked read before it ends.
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let is_last = line.is_err();
+            if sender.blocking_send(line).is_err() || is_last {
+                return;
+            }
+        }
+    });
+    let server = server::Server::default();
+    while let Some(line) = lines.recv().await {
+        server.receive(line?)?;
+    }
     Ok(())
 }

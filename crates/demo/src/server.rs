@@ -1,280 +1,179 @@
-//! The tools, the resource and the prompt.
+//! Answers the messages of the client. Tool calls run as tasks, so that they can be cancelled.
 
-use crate::{chart, texts};
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
-use jiff::Zoned;
-use jiff::tz::TimeZone;
-use rmcp::handler::server::router::prompt::PromptRouter;
-use rmcp::handler::server::tool::ToolRouter;
-use rmcp::handler::server::wrapper::{Json, Parameters};
-use rmcp::model::{
-    CallToolResult, ContentBlock, Implementation, ListResourcesResult, PaginatedRequestParams,
-    ProgressNotificationParam, PromptMessage, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
-    Resource, ResourceContents, Role, ServerCapabilities, ServerConfig,
+use crate::{texts, tools};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::task::AbortHandle;
+use toolbus_mcp::{
+    Era, Id, LATEST_LEGACY, LEGACY_VERSIONS, MODERN_VERSIONS, Members, Message, Notification, Outcome, Raw, Request,
+    Response, RpcError, codes, meta, raw,
 };
-use rmcp::service::RequestContext;
-use rmcp::{
-    ErrorData, RoleServer, ServerHandler, prompt, prompt_handler, prompt_router, tool, tool_handler, tool_router,
-};
-use schemars::transform::RecursiveTransform;
-use schemars::{JsonSchema, Schema};
-use serde::{Deserialize, Serialize};
-use std::time::Duration;
 
+/// Maximum number of running calls.
+const MAX_CALLS: usize = 256;
 const ABOUT_URI: &str = "demo://about";
+const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
-pub struct Demo {
-    tool_router: ToolRouter<Self>,
-    prompt_router: PromptRouter<Self>,
+type Running = Arc<Mutex<HashMap<Id, AbortHandle>>>;
+
+/// The server of one client.
+#[derive(Default)]
+pub struct Server {
+    running: Running,
 }
 
-#[derive(Deserialize, JsonSchema)]
-struct TextArgs {
-    /// The text to analyse.
-    text: String,
-}
-
-/// Statistics of a text.
-#[derive(Serialize, JsonSchema)]
-#[schemars(transform = RecursiveTransform(remove_format))]
-struct TextStats {
-    characters: usize,
-    words: usize,
-    lines: usize,
-    /// The longest word; null if there is none.
-    longest_word: Option<String>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct NowArgs {
-    /// A time zone such as Europe/Berlin. Default: UTC.
-    #[serde(default)]
-    zone: Option<String>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[schemars(transform = RecursiveTransform(remove_format))]
-struct CountdownArgs {
-    /// The number to start from.
-    #[serde(default = "default_ten")]
-    #[schemars(range(min = 1, max = 1000))]
-    from: u32,
-    /// Milliseconds between two steps.
-    #[serde(default = "default_interval_ms")]
-    #[schemars(range(min = 0, max = 10_000))]
-    interval_ms: u64,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[schemars(transform = RecursiveTransform(remove_format))]
-struct ChartArgs {
-    /// One bar per number.
-    #[schemars(length(min = 1, max = 64))]
-    values: Vec<f64>,
-    /// Colour of the bars, such as #2b7bba.
-    #[serde(default)]
-    #[schemars(regex(pattern = "^#[0-9a-fA-F]{6}$"))]
-    colour: Option<String>,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[schemars(transform = RecursiveTransform(remove_format))]
-struct SlowArgs {
-    /// Duration in seconds.
-    #[serde(default = "default_ten")]
-    #[schemars(range(min = 0, max = 3600))]
-    seconds: u32,
-}
-
-#[derive(Deserialize, JsonSchema)]
-struct TourArgs {
-    /// A topic that the tour should focus on.
-    #[serde(default)]
-    topic: Option<String>,
-}
-
-/// `uint32` and the like are formats of schemars, not of JSON Schema; validators warn about unknown formats.
-fn remove_format(schema: &mut Schema) {
-    schema.remove("format");
-}
-
-fn default_ten() -> u32 {
-    10
-}
-
-fn default_interval_ms() -> u64 {
-    200
-}
-
-#[tool_router]
-impl Demo {
-    pub fn new() -> Self {
-        Self { tool_router: Self::tool_router(), prompt_router: Self::prompt_router() }
-    }
-
-    #[tool(
-        description = "Count the characters, words and lines of a text. The result is structured.",
-        annotations(title = "Text statistics", read_only_hint = true, idempotent_hint = true, open_world_hint = false)
-    )]
-    async fn text_stats(&self, Parameters(args): Parameters<TextArgs>) -> Json<TextStats> {
-        let words: Vec<&str> = args.text.split_whitespace().collect();
-        let longest = words.iter().copied().max_by_key(|word| word.chars().count());
-        Json(TextStats {
-            characters: args.text.chars().count(),
-            words: words.len(),
-            lines: args.text.lines().count(),
-            longest_word: longest.map(str::to_owned),
-        })
-    }
-
-    #[tool(
-        description = "The current time, in a time zone of your choice.",
-        annotations(title = "Clock", read_only_hint = true, open_world_hint = false)
-    )]
-    async fn now(&self, Parameters(args): Parameters<NowArgs>) -> CallToolResult {
-        let name = args.zone.as_deref().unwrap_or("UTC");
-        match TimeZone::get(name) {
-            Ok(zone) => {
-                let now = Zoned::now().with_time_zone(zone);
-                success(now.strftime("%A, %-d %B %Y, %H:%M:%S %Z (UTC%:z)").to_string())
+impl Server {
+    /// Handles one line of the client.
+    pub fn receive(&self, line: String) -> std::io::Result<()> {
+        match Message::parse(line) {
+            Ok(Message::Request(request)) if request.method == "tools/call" => self.call(request),
+            Ok(Message::Request(Request { id, method, params })) => {
+                let era = Era::of_params(params.as_ref());
+                respond(id, answer(era, &method, params.as_ref()))
             }
-            Err(_) => failure(format!("There is no time zone {name:?}. Names look like Europe/Berlin or Asia/Tokyo.")),
-        }
-    }
-
-    #[tool(
-        description = "Count down to zero, with progress at every step.",
-        annotations(title = "Countdown", read_only_hint = true, open_world_hint = false)
-    )]
-    async fn countdown(
-        &self,
-        Parameters(args): Parameters<CountdownArgs>,
-        context: RequestContext<RoleServer>,
-    ) -> CallToolResult {
-        for step in 0..args.from.min(1000) {
-            if !wait(&context, Duration::from_millis(args.interval_ms.min(10_000))).await {
-                return failure(format!("Stopped at {}.", args.from - step));
+            Ok(Message::Notification(notification)) => {
+                self.notified(&notification);
+                Ok(())
             }
-            report(&context, step + 1, args.from, format!("{} to go", args.from - step - 1)).await;
+            Ok(Message::Response(_)) => Ok(()),
+            Err(error) => send(Response { id: error.id().cloned(), outcome: error.to_rpc_error().into() }),
         }
-        success(format!("Counted from {} to 0.", args.from))
     }
 
-    #[tool(
-        description = "Draw a bar chart of some numbers, as a PNG image.",
-        annotations(title = "Bar chart", read_only_hint = true, idempotent_hint = true, open_world_hint = false)
-    )]
-    async fn chart(&self, Parameters(args): Parameters<ChartArgs>) -> CallToolResult {
-        let colour = args.colour.as_deref().map_or(Some(chart::BLUE), chart::parse_colour);
-        let Some(colour) = colour else { return failure("A colour looks like #2b7bba.") };
-        match chart::bars(&args.values, colour) {
-            Ok(image) => {
-                let caption = ContentBlock::text(format!("A chart of {} numbers.", args.values.len()));
-                CallToolResult::success(vec![caption, ContentBlock::image(BASE64_STANDARD.encode(image), "image/png")])
+    fn call(&self, Request { id, params, .. }: Request) -> std::io::Result<()> {
+        let mut calls = lock(&self.running);
+        if calls.len() >= MAX_CALLS || calls.contains_key(&id) {
+            let problem = "too many calls, or the id of a running one";
+            return respond(id, Err(RpcError::new(codes::INVALID_REQUEST, problem)));
+        }
+        let (running, call) = (Arc::clone(&self.running), id.clone());
+        let task = tokio::spawn(async move {
+            let era = Era::of_params(params.as_ref());
+            let outcome = tools::call(params.as_ref()).await.map(|result| complete(era, result));
+            // Under the lock: a call that was cancelled gets no response.
+            let mut calls = lock(&running);
+            if calls.remove(&call).is_some() {
+                // If the client is gone, stdin is closed as well, which ends the server.
+                respond(call, outcome).ok();
             }
-            Err(error) => failure(error.to_string()),
+        });
+        calls.insert(id, task.abort_handle());
+        Ok(())
+    }
+
+    fn notified(&self, notification: &Notification) {
+        let params = Members::of(notification.params.as_ref()).unwrap_or_default();
+        let id = params.get("requestId").and_then(Id::from_raw);
+        let id = id.filter(|_| notification.method == "notifications/cancelled");
+        if let Some(call) = id.and_then(|id| lock(&self.running).remove(&id)) {
+            call.abort();
         }
     }
+}
 
-    #[tool(
-        description = "Sleep for some seconds, report progress, and stop at once when cancelled.",
-        annotations(title = "Slow", read_only_hint = true, open_world_hint = false)
-    )]
-    async fn slow(
-        &self,
-        Parameters(args): Parameters<SlowArgs>,
-        context: RequestContext<RoleServer>,
-    ) -> CallToolResult {
-        let seconds = args.seconds.min(3600);
-        for second in 0..seconds {
-            report(&context, second, seconds, format!("{} s left", seconds - second)).await;
-            if !wait(&context, Duration::from_secs(1)).await {
-                return failure(format!("Cancelled after {second} s."));
-            }
+fn lock(running: &Running) -> MutexGuard<'_, HashMap<Id, AbortHandle>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The result of a request that is answered at once.
+fn answer(era: Era, method: &str, params: Option<&Raw>) -> Result<Value, RpcError> {
+    let list = |scope: &str, name: &str, items: Value| {
+        let result = json!({name: items});
+        if era == Era::Modern { cached(scope, result) } else { result }
+    };
+    let result = match (method, era) {
+        ("initialize", Era::Legacy) => initialize(params),
+        ("ping", Era::Legacy) => json!({}),
+        ("server/discover", Era::Modern) => discover(),
+        ("tools/list", _) => list("public", "tools", tools::definitions()),
+        ("prompts/list", _) => list("public", "prompts", json!([texts::prompt()])),
+        ("prompts/get", _) => prompt(params)?,
+        ("resources/list", _) => list("private", "resources", json!([texts::about(ABOUT_URI)])),
+        ("resources/templates/list", _) => list("private", "resourceTemplates", json!([])),
+        ("resources/read", _) => {
+            let contents = resource(era, params)?;
+            if era == Era::Modern { cached("private", contents) } else { contents }
         }
-        success(format!("Slept for {seconds} s."))
-    }
+        _ => return Err(RpcError::method_not_found(method)),
+    };
+    Ok(complete(era, result))
 }
 
-#[prompt_router]
-impl Demo {
-    #[prompt(description = "Ask for a short tour of these tools.")]
-    async fn tour(&self, Parameters(args): Parameters<TourArgs>) -> Vec<PromptMessage> {
-        let topic = args.topic.map_or(String::new(), |topic| format!(" Focus on {topic}."));
-        let text = format!("Show me what the tools of this server can do: try each of them once, and explain.{topic}");
-        vec![PromptMessage::new_text(Role::User, text)]
-    }
+fn initialize(params: Option<&Raw>) -> Value {
+    let wanted = Members::of(params).ok().and_then(|params| params.text("protocolVersion"));
+    let version = wanted.filter(|wanted| LEGACY_VERSIONS.contains(&wanted.as_str()));
+    json!({
+        "protocolVersion": version.as_deref().unwrap_or(LATEST_LEGACY),
+        "capabilities": capabilities(),
+        "serverInfo": server_info(),
+        "instructions": texts::INSTRUCTIONS,
+    })
 }
 
-#[tool_handler(router = self.tool_router)]
-#[prompt_handler(router = self.prompt_router)]
-impl ServerHandler for Demo {
-    fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().enable_prompts().build();
-        let implementation = Implementation::new("toolbus-demo", env!("CARGO_PKG_VERSION"));
-        ServerConfig::new(capabilities).with_server_info(implementation).with_instructions(texts::INSTRUCTIONS)
-    }
-
-    async fn list_resources(
-        &self,
-        _page: Option<PaginatedRequestParams>,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ListResourcesResult, ErrorData> {
-        let about = Resource::new(ABOUT_URI, "about")
-            .with_title("About this server")
-            .with_description("What this is, and how to replace it by servers of your own.")
-            .with_mime_type("text/markdown");
-        Ok(ListResourcesResult::with_all_items(vec![about]))
-    }
-
-    async fn read_resource(
-        &self,
-        request: ReadResourceRequestParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<ReadResourceResponse, ErrorData> {
-        if request.uri != ABOUT_URI {
-            return Err(ErrorData::resource_not_found(format!("there is no resource {}", request.uri), None));
-        }
-        let about = ResourceContents::text(texts::ABOUT, ABOUT_URI).with_mime_type("text/markdown");
-        Ok(ReadResourceResult::new(vec![about]).into())
-    }
+fn discover() -> Value {
+    let versions: Vec<&str> = LEGACY_VERSIONS.iter().chain(MODERN_VERSIONS).copied().collect();
+    let result = json!({
+        "supportedVersions": versions,
+        "capabilities": capabilities(),
+        "instructions": texts::INSTRUCTIONS,
+        meta::META: {SERVER_INFO: server_info()},
+    });
+    cached("private", result)
 }
 
-fn success(text: impl Into<String>) -> CallToolResult {
-    CallToolResult::success(vec![ContentBlock::text(text)])
+fn capabilities() -> Value {
+    json!({"prompts": {}, "resources": {}, "tools": {}})
 }
 
-fn failure(text: impl Into<String>) -> CallToolResult {
-    CallToolResult::error(vec![ContentBlock::text(text)])
+fn server_info() -> Value {
+    json!({"name": "toolbus-demo", "version": env!("CARGO_PKG_VERSION")})
 }
 
-/// Returns false if the call was cancelled before the time passed.
-async fn wait(context: &RequestContext<RoleServer>, time: Duration) -> bool {
-    tokio::select! {
-        () = tokio::time::sleep(time) => true,
-        () = context.ct.cancelled() => false,
+fn prompt(params: Option<&Raw>) -> Result<Value, RpcError> {
+    let params = Members::of(params).map_err(|error| RpcError::invalid_params(error.to_string()))?;
+    match params.text("name").as_deref() {
+        Some("tour") => {}
+        name => return Err(RpcError::invalid_params(format!("there is no prompt {:?}", name.unwrap_or_default()))),
     }
+    let arguments = Members::of(params.get("arguments")).unwrap_or_default();
+    let text = texts::tour(arguments.text("topic").as_deref());
+    Ok(json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}))
 }
 
-/// Sends progress only if the client requested it with a token.
-async fn report(context: &RequestContext<RoleServer>, done: u32, of: u32, message: String) {
-    if let Some(token) = context.meta.get_progress_token() {
-        let progress = ProgressNotificationParam::new(token, f64::from(done));
-        // An error means that the client is gone; the end of the call reports that.
-        context.peer.notify_progress(progress.with_total(f64::from(of)).with_message(message)).await.ok();
+fn resource(era: Era, params: Option<&Raw>) -> Result<Value, RpcError> {
+    let uri = Members::of(params).ok().and_then(|params| params.text("uri")).unwrap_or_default();
+    if uri != ABOUT_URI {
+        let code = if era == Era::Modern { codes::INVALID_PARAMS } else { codes::RESOURCE_NOT_FOUND };
+        return Err(RpcError::new(code, format!("there is no resource {uri}")));
     }
+    Ok(json!({"contents": [{"uri": ABOUT_URI, "mimeType": "text/markdown", "text": texts::ABOUT}]}))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The result with how long and by whom it may be cached.
+fn cached(scope: &str, mut result: Value) -> Value {
+    (result["ttlMs"], result["cacheScope"]) = (json!(0), json!(scope));
+    result
+}
 
-    #[test]
-    fn schemas_have_no_formats_that_validators_do_not_know() {
-        for tool in Demo::tool_router().list_all() {
-            let definition = serde_json::to_string(&tool).expect("a tool is JSON");
-            assert!(!definition.contains("\"format\""), "{definition}");
-        }
+/// The result as its era has it.
+fn complete(era: Era, mut result: Value) -> Value {
+    if era == Era::Modern {
+        result["resultType"] = json!("complete");
     }
+    result
+}
+
+fn respond(id: Id, outcome: Result<Value, RpcError>) -> std::io::Result<()> {
+    let outcome = outcome.map_or_else(Outcome::from, |result| Outcome::Result(raw(&result)));
+    send(Response { id: Some(id), outcome })
+}
+
+/// Writes one line.
+pub fn send(message: impl Into<Message>) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(message.into().to_json().as_bytes())?;
+    out.write_all(b"\n")?;
+    out.flush()
 }

@@ -12,7 +12,7 @@ use crate::outbox::Outbox;
 use crate::pins::Pins;
 use crate::server::Server;
 use crate::tasks::TaskMemory;
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

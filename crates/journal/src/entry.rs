@@ -19,6 +19,11 @@ impl CallKey {
         agent(&self.caller)
     }
 
+    /// The calling agent, as a part of the caller's text.
+    pub fn agent_name(&self) -> ByteString {
+        self.caller.slice_ref(self.agent())
+    }
+
     fn weight(&self) -> usize {
         self.caller.len() + self.id.len()
     }

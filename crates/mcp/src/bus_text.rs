@@ -1,8 +1,9 @@
 //! The JSON of the bodies in `bus`: how each is parsed and written.
 
 use crate::bus::*;
+use crate::json_text::push_text;
 use crate::opened::{Opened, Part};
-use crate::{AdminRequest, Era, Id, Members, Outcome, Raw, TaskView, TaskWish, raw};
+use crate::{AdminRequest, Era, Id, Outcome, Raw, TaskView, TaskWish, raw};
 use bytestring::ByteString;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -68,42 +69,45 @@ impl HostRequest {
         })
     }
 
-    /// Serializes to a message body.
+    /// Serializes to a message body. The params are copied once.
     pub fn to_json(&self) -> ByteString {
         match self {
             Self::Admin(request) => raw(request).text(),
-            Self::Rpc(Rpc { server, session, client, method, params, task }) => object([
-                ("op", Some(raw("rpc"))),
-                ("server", Some(raw(server))),
-                ("session", Some(raw(session))),
-                ("client", Some(client.to_raw())),
-                ("method", Some(raw(method))),
-                ("params", params.clone()),
-                ("task", task.as_ref().map(raw)),
+            Self::Rpc(Rpc { server, session, client, method, params, task }) => {
+                let task = task.as_ref().map(raw);
+                object(&[
+                    ("op", Value::Text("rpc")),
+                    ("server", Value::Text(server)),
+                    ("session", Value::Text(session)),
+                    ("client", Value::Client(client)),
+                    ("method", Value::Text(method)),
+                    ("params", Value::Json(params.as_ref())),
+                    ("task", Value::Json(task.as_ref())),
+                ])
+            }
+            Self::Notify(Notify { server, session, client, method, params }) => object(&[
+                ("op", Value::Text("notify")),
+                ("server", Value::Text(server)),
+                ("session", Value::Text(session)),
+                ("client", Value::Client(client)),
+                ("method", Value::Text(method)),
+                ("params", Value::Json(params.as_ref())),
             ]),
-            Self::Notify(Notify { server, session, client, method, params }) => object([
-                ("op", Some(raw("notify"))),
-                ("server", Some(raw(server))),
-                ("session", Some(raw(session))),
-                ("client", Some(client.to_raw())),
-                ("method", Some(raw(method))),
-                ("params", params.clone()),
-            ]),
-            Self::Answer(Answer { server, session, id, outcome }) => object([
-                ("op", Some(raw("answer"))),
-                ("server", Some(raw(server))),
-                ("session", Some(raw(session))),
-                ("id", Some(id.to_raw())),
+            Self::Answer(Answer { server, session, id, outcome }) => object(&[
+                ("op", Value::Text("answer")),
+                ("server", Value::Text(server)),
+                ("session", Value::Text(session)),
+                ("id", Value::Json(Some(&id.to_raw()))),
                 member_of(outcome),
             ]),
-            Self::Close { session } => object([("op", Some(raw("close"))), ("session", Some(raw(session)))]),
-            Self::ApprovalsList => object([("op", Some(raw("approvals_list")))]),
-            Self::ApprovalsShow { id } => object([("op", Some(raw("approvals_show"))), ("id", Some(raw(id)))]),
-            Self::ApprovalsDecide(ApprovalDecision { id, hash, approve }) => object([
-                ("op", Some(raw("approvals_decide"))),
-                ("id", Some(raw(id))),
-                ("hash", Some(raw(hash))),
-                ("approve", Some(raw(approve))),
+            Self::Close { session } => object(&[("op", Value::Text("close")), ("session", Value::Text(session))]),
+            Self::ApprovalsList => object(&[("op", Value::Text("approvals_list"))]),
+            Self::ApprovalsShow { id } => object(&[("op", Value::Text("approvals_show")), ("id", Value::Text(id))]),
+            Self::ApprovalsDecide(ApprovalDecision { id, hash, approve }) => object(&[
+                ("op", Value::Text("approvals_decide")),
+                ("id", Value::Text(id)),
+                ("hash", Value::Text(hash)),
+                ("approve", Value::Json(Some(&raw(approve)))),
             ]),
         }
     }
@@ -165,30 +169,25 @@ impl HostEvent {
     /// Serializes to a message body.
     pub fn to_json(&self) -> ByteString {
         match self {
-            Self::Notification { server, method, params } => object([
-                ("event", Some(raw("notification"))),
-                ("server", Some(raw(server))),
-                ("method", Some(raw(method))),
-                ("params", params.clone()),
+            Self::Notification { server, method, params } => object(&[
+                ("event", Value::Text("notification")),
+                ("server", Value::Text(server)),
+                ("method", Value::Text(method)),
+                ("params", Value::Json(params.as_ref())),
             ]),
-            Self::Request { server, id, method, params } => object([
-                ("event", Some(raw("request"))),
-                ("server", Some(raw(server))),
-                ("id", Some(id.to_raw())),
-                ("method", Some(raw(method))),
-                ("params", params.clone()),
+            Self::Request { server, id, method, params } => object(&[
+                ("event", Value::Text("request")),
+                ("server", Value::Text(server)),
+                ("id", Value::Json(Some(&id.to_raw()))),
+                ("method", Value::Text(method)),
+                ("params", Value::Json(params.as_ref())),
             ]),
-            Self::Closed { server, reason } => {
-                object([("event", Some(raw("closed"))), ("server", Some(raw(server))), ("reason", Some(raw(reason)))])
-            }
+            Self::Closed { server, reason } => object(&[
+                ("event", Value::Text("closed")),
+                ("server", Value::Text(server)),
+                ("reason", Value::Text(reason)),
+            ]),
         }
-    }
-}
-
-impl ClientHello {
-    fn to_raw(&self) -> Raw {
-        let Self { era, initialize } = self;
-        Raw::trusted(object([("era", Some(raw(era))), ("initialize", initialize.clone())]))
     }
 }
 
@@ -268,19 +267,58 @@ fn opened<'a>(part: impl Part<'a>, body: &ByteString) -> Result<Raw, BusBodyErro
     part.into_raw(body).ok_or_else(|| reason("an unusual object"))
 }
 
-/// An object of the members that are present.
-fn object<const N: usize>(members: [(&'static str, Option<Raw>); N]) -> ByteString {
-    let mut object = Members::default();
-    for (name, value) in members {
-        value.into_iter().for_each(|value| object.set(ByteString::from_static(name), value));
-    }
-    object.into_raw().text()
+/// The value of a member, as it is written.
+#[derive(Clone, Copy)]
+enum Value<'a> {
+    /// A string.
+    Text(&'a str),
+    /// A member that is left out if it is `None`.
+    Json(Option<&'a Raw>),
+    Client(&'a ClientHello),
 }
 
-fn member_of(outcome: &Outcome) -> (&'static str, Option<Raw>) {
+/// An object of the members that are present.
+fn object(members: &[(&'static str, Value<'_>)]) -> ByteString {
+    let size: usize = members.iter().map(|(name, value)| name.len() + value.size_hint() + 6).sum();
+    let mut out = String::with_capacity(size);
+    write_object(&mut out, members);
+    out.into()
+}
+
+fn write_object(out: &mut String, members: &[(&'static str, Value<'_>)]) {
+    let present = members.iter().filter(|(_, value)| !matches!(value, Value::Json(None)));
+    for (index, (name, value)) in present.enumerate() {
+        out.push_str(if index == 0 { "{\"" } else { ",\"" });
+        out.push_str(name);
+        out.push_str("\":");
+        match value {
+            Value::Text(text) => push_text(out, text),
+            Value::Json(json) => json.iter().for_each(|json| json.write(out, String::push_str)),
+            Value::Client(ClientHello { era, initialize }) => {
+                write_object(
+                    out,
+                    &[("era", Value::Text(era.as_str())), ("initialize", Value::Json(initialize.as_ref()))],
+                );
+            }
+        }
+    }
+    out.push('}');
+}
+
+impl Value<'_> {
+    fn size_hint(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Json(json) => json.map_or(0, Raw::size_hint),
+            Self::Client(client) => 40 + client.initialize.as_ref().map_or(0, Raw::size_hint),
+        }
+    }
+}
+
+fn member_of(outcome: &Outcome) -> (&'static str, Value<'_>) {
     match outcome {
-        Outcome::Result(result) => ("result", Some(result.clone())),
-        Outcome::Error(error) => ("error", Some(error.clone())),
+        Outcome::Result(result) => ("result", Value::Json(Some(result))),
+        Outcome::Error(error) => ("error", Value::Json(Some(error))),
     }
 }
 

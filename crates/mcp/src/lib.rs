@@ -11,6 +11,7 @@ mod bus_text;
 mod era;
 mod error;
 mod id_scan;
+mod json_text;
 mod manifest;
 mod members;
 mod message;

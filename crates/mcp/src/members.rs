@@ -2,6 +2,7 @@
 //! members are rejected: toolbus might check one and the server use the other.
 
 use crate::Raw;
+use crate::json_text::{push_text, read_text};
 use crate::opened::{Opened, Part};
 use bytestring::ByteString;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -62,7 +63,7 @@ impl Members {
 
     /// The value of a member, if it is a string.
     pub fn text(&self, name: &str) -> Option<String> {
-        serde_json::from_str(self.get(name)?.get()).ok()
+        read_text(self.get(name)?.get())
     }
 
     /// Whether there is such a member.
@@ -119,7 +120,7 @@ impl Members {
             if index > 0 {
                 out.push(',');
             }
-            out.push_str(crate::raw(&**key).get());
+            push_text(out, key);
             out.push(':');
             value.write(out, push);
         }

@@ -1,5 +1,6 @@
 //! JSON-RPC messages with raw params, results and errors.
 
+use crate::json_text::push_text;
 use crate::members::{Members, MembersError};
 use crate::{BATCH_VERSION, MAX_BATCH, Raw, RpcError, codes, raw};
 use bytestring::ByteString;
@@ -221,7 +222,7 @@ fn write(id: Option<&str>, method: Option<&str>, member: Option<(&str, &Raw)>) -
     }
     if let Some(method) = method {
         text.push_str(",\"method\":");
-        text.push_str(raw(method).get());
+        push_text(&mut text, method);
     }
     if let Some((name, value)) = member {
         text.push_str(",\"");

@@ -7,6 +7,39 @@ use serde_json::value::RawValue;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+/// A value that is known, or is made when it is first needed. A [`OnceLock`] alone would take its lock to be filled, also
+/// for a value that is known from the start.
+enum Lazy<T> {
+    Known(T),
+    Once(OnceLock<T>),
+}
+
+impl<T> Lazy<T> {
+    const fn new() -> Self {
+        Self::Once(OnceLock::new())
+    }
+
+    fn get(&self) -> Option<&T> {
+        match self {
+            Self::Known(value) => Some(value),
+            Self::Once(value) => value.get(),
+        }
+    }
+
+    fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        match self {
+            Self::Known(value) => value,
+            Self::Once(value) => value.get_or_init(make),
+        }
+    }
+}
+
+impl<T: Clone> Clone for Lazy<T> {
+    fn clone(&self) -> Self {
+        self.get().cloned().map_or(Self::new(), Self::Known)
+    }
+}
+
 /// A JSON value in its original text: a slice of the message that it arrived in. Clones share the text, so a value is
 /// passed on without a copy; the message stays in memory as long as one of its values.
 ///
@@ -14,8 +47,8 @@ use std::sync::{Arc, OnceLock};
 #[derive(Clone)]
 pub struct Raw {
     /// Empty only for an edited object, whose members are known.
-    text: OnceLock<ByteString>,
-    members: OnceLock<Arc<Result<Members, MembersError>>>,
+    text: Lazy<ByteString>,
+    members: Lazy<Arc<Result<Members, MembersError>>>,
 }
 
 impl Raw {
@@ -33,16 +66,16 @@ impl Raw {
 
     /// The text is known to be one JSON value.
     pub(crate) fn trusted(text: ByteString) -> Self {
-        Self { text: text.into(), members: OnceLock::new() }
+        Self { text: Lazy::Known(text), members: Lazy::new() }
     }
 
     /// An object whose members are known.
     pub(crate) fn opened(text: ByteString, members: Members) -> Self {
-        Self { text: text.into(), members: Arc::new(Ok(members)).into() }
+        Self { text: Lazy::Known(text), members: Lazy::Known(Arc::new(Ok(members))) }
     }
 
     pub(crate) fn of_members(members: Members) -> Self {
-        Self { text: OnceLock::new(), members: Arc::new(Ok(members)).into() }
+        Self { text: Lazy::new(), members: Lazy::Known(Arc::new(Ok(members))) }
     }
 
     /// The text.

@@ -4,7 +4,8 @@ use crate::call::CallEvent;
 use crate::error::ServerError;
 use crate::queue::{CallQueue, PROGRESS};
 use crate::secrets::Redactor;
-use std::collections::{HashMap, VecDeque};
+use hashbrown::HashMap;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use toolbus_mcp::{Era, Id, Members, Outcome, Raw, meta, raw};
 

@@ -3,7 +3,7 @@
 use crate::bus::{Bus, Hosts};
 use crate::options::WorkerOptions;
 use crate::view::{Upstream, View};
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;

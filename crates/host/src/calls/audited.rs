@@ -20,13 +20,13 @@ impl Host {
         if !again && !is_unnamed && self.options.audit.is_some() {
             return None;
         }
-        self.authorise(slot).ok().map(|authorised| authorised.grant())
+        self.authorise(slot, again).ok().map(|authorised| authorised.grant())
     }
 
     /// Decides about a request, and audits the decision. Of requests without a name, such as lists, and of repeated
     /// decisions only refusals are audited.
     pub(super) async fn authorise_and_audit(&self, slot: &Slot, again: bool) -> Result<Grant, RpcError> {
-        let decided = self.authorise(slot);
+        let decided = self.authorise(slot, again);
         if decided.is_ok() && !again && self.needs_synced_start(slot) {
             self.options.journal.expect_sync();
         }

@@ -20,7 +20,7 @@ use toolbus_protocol::ErrorCode;
 pub struct Authorised {
     /// Allow or ask.
     pub effect: Effect,
-    /// The rule, in words.
+    /// The rule, in words. Empty for a repeated decision that allows the request.
     pub why: String,
     pub max_result: Option<(u64, LimitKind)>,
     grant: Grant,
@@ -38,9 +38,10 @@ impl Authorised {
 }
 
 impl Host {
-    pub fn authorise(&self, slot: &Slot) -> Result<Arc<Authorised>, RpcError> {
+    /// Decides about a request. `again`: a repeated decision, which is not audited if it allows the request.
+    pub fn authorise(&self, slot: &Slot, again: bool) -> Result<Arc<Authorised>, RpcError> {
         let key = slot.parsed.name.as_ref().map_err(Clone::clone)?.as_ref();
-        let mut authorised = self.decide(slot, key)?;
+        let mut authorised = self.decide(slot, key, again)?;
         let own = slot.parsed.named_tool();
         let own = own.and_then(|visible| own_name(slot.server.config.prefix.as_deref(), visible));
         authorised.grant.replay = self.replay_setting(&slot.server, own);
@@ -58,7 +59,7 @@ impl Host {
         is_unnamed && self.may_see(role, server) && (is_plain_notification(method) || may_use_all())
     }
 
-    fn decide(&self, slot: &Slot, key: Option<&NameKey>) -> Result<Authorised, RpcError> {
+    fn decide(&self, slot: &Slot, key: Option<&NameKey>, again: bool) -> Result<Authorised, RpcError> {
         let policy = self.options.policy.current();
         let params = Members::of(slot.parsed.rpc.params.as_ref()).map_err(bad_params)?;
         let given = params.get("arguments").map_or(Arguments::Absent, |arguments| Arguments::Known(arguments.get()));
@@ -75,7 +76,7 @@ impl Host {
                 (Item::Server, Arguments::Absent)
             }
         };
-        let authorised = permitted(slot, &policy, item, arguments)?;
+        let authorised = permitted(slot, &policy, item, arguments, again)?;
         if is_completion && authorised.effect == Effect::Ask {
             // Completions are sent for each keystroke, so they can't require an approval each.
             return Err(failure::not_allowed(item, slot.server.name(), slot.role()));
@@ -84,7 +85,7 @@ impl Host {
             let filter = Filter::of_listen(slot.parsed.rpc.params.as_ref()).map_err(bad_params)?;
             for uri in &filter.uris {
                 let item = Item::Resource(uri);
-                if permitted(slot, &policy, item, Arguments::Absent)?.effect == Effect::Ask {
+                if permitted(slot, &policy, item, Arguments::Absent, again)?.effect == Effect::Ask {
                     return Err(failure::not_allowed(item, slot.server.name(), slot.role()));
                 }
             }
@@ -101,14 +102,14 @@ impl Host {
         let agent = slot.agent();
         let owner = match owner {
             Some(owner) if policy.is_everyone() || owner.agent == agent => owner,
-            None if policy.is_everyone() => return permitted(slot, policy, Item::Server, Arguments::Unknown),
+            None if policy.is_everyone() => return permitted(slot, policy, Item::Server, Arguments::Unknown, false),
             // The same message in both cases, so as not to reveal which tasks exist.
             _ => {
                 let message = format!("agent '{agent}' has not created such a task, or it was forgotten");
                 return Err(failure::bus(ErrorCode::NotAllowed, message));
             }
         };
-        let mut authorised = permitted(slot, policy, Item::Tool(&owner.tool), Arguments::Unknown)?;
+        let mut authorised = permitted(slot, policy, Item::Tool(&owner.tool), Arguments::Unknown, false)?;
         // An approval was obtained when the task was created.
         (authorised.effect, authorised.grant.ask) = (Effect::Allow, false);
         let unblocks = matches!(slot.parsed.rpc.method.as_str(), "tasks/cancel" | "tasks/update");
@@ -164,6 +165,7 @@ fn permitted(
     policy: &PolicySet,
     item: Item<'_>,
     arguments: Arguments<'_>,
+    again: bool,
 ) -> Result<Authorised, RpcError> {
     let (role, server) = (slot.role(), slot.server.name());
     let mut decision: Decision<'_> = policy.decide(&Question { role, server, item, arguments });
@@ -178,7 +180,8 @@ fn permitted(
         }
         (Effect::Deny, _) => Err(failure::not_allowed(item, server, role)),
         (effect, reason) => {
-            let why = reason.to_string();
+            let is_shown = !again || effect == Effect::Ask;
+            let why = if is_shown { reason.to_string() } else { String::new() };
             let max_result = decision.max_result().map(|(size, limit)| (size, limit.kind.clone()));
             Ok(Authorised { effect, why, max_result, grant: grant_of(&decision) })
         }

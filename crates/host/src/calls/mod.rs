@@ -37,7 +37,8 @@ use crate::host::Host;
 use answers::shared_answer;
 use backlog::Backlog;
 use bytestring::ByteString;
-use std::collections::{HashMap, VecDeque};
+use hashbrown::HashMap;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -61,7 +62,7 @@ pub struct Calls {
     backlog: Arc<Backlog>,
     /// What arrived from the journal's thread and from the broker's client since the last event.
     arrived: Arc<Arrived>,
-    /// When the machine has to be woken, in its time; `u64::MAX` for never.
+    /// When the machine is woken, in its time: not later than it has to be; `u64::MAX` for never.
     next_wake: AtomicU64,
     timer: Notify,
 }
@@ -177,7 +178,7 @@ impl Host {
 
     /// Gives a request to the machine, which makes it a call, or answers or ignores it.
     pub fn admit(self: &Arc<Self>, request: Request, new: NewCall) {
-        let agent = ByteString::from(request.key.agent());
+        let agent = request.key.agent_name();
         self.feed_with(Event::Arrived(Box::new(request)), Some(new));
         self.end_if_late(&agent);
     }
@@ -185,18 +186,27 @@ impl Host {
     fn feed_with(self: &Arc<Self>, event: Event<Given>, mut new: Option<NewCall>) {
         let mut inner = self.calls.lock();
         let mut events = self.calls.reported();
-        events.push_back(event);
-        while let Some(event) = events.pop_front() {
-            let mut effects = Effects::default();
+        // Behind the others; alone, it needs no queue.
+        let mut next = match events.pop_front() {
+            Some(first) => {
+                events.push_back(event);
+                Some(first)
+            }
+            None => Some(event),
+        };
+        let mut effects = Effects::default();
+        while let Some(event) = next {
             let now = self.calls.now();
             self.options.journal.with_index(|index| inner.machine.handle(now, event, index, &mut effects));
-            for effect in effects.0 {
+            for effect in effects.0.drain(..) {
                 self.carry_out(&mut inner, effect, &mut new, &mut events);
             }
+            next = events.pop_front();
         }
         let next = inner.machine.next_wake().unwrap_or(u64::MAX);
         drop(inner);
-        if next < self.calls.next_wake.swap(next, Ordering::Relaxed) {
+        // A later time is not set: calls that end before their deadline would wake the timer's task for nothing.
+        if next < self.calls.next_wake.fetch_min(next, Ordering::Relaxed) {
             self.calls.timer.notify_one();
         }
     }
@@ -330,7 +340,10 @@ impl Host {
             let next = self.calls.next_wake.load(Ordering::Relaxed);
             let at = (next < u64::MAX).then(|| self.calls.began + Duration::from_millis(next));
             tokio::select! {
-                () = crate::host::until(at) => self.feed(Event::Tick),
+                () = crate::host::until(at) => {
+                    self.calls.next_wake.store(u64::MAX, Ordering::Relaxed);
+                    self.feed(Event::Tick);
+                }
                 () = self.calls.arrived.wake.notified() => self.feed_reported(),
                 () = self.calls.timer.notified() => {}
                 () = self.stopped.cancelled() => return,

@@ -35,6 +35,7 @@ pub struct NewCall {
 /// A call of the machine at this host.
 pub struct Slot {
     pub no: CallNo,
+    key: CallKey,
     pub request: Arc<InboxMessage>,
     pub parsed: ParsedCall,
     pub server: Arc<Server>,
@@ -73,6 +74,7 @@ impl Slot {
         Arc::new(Self {
             is_for_catalog,
             no,
+            key: key_of(&request),
             request,
             parsed,
             server,
@@ -105,7 +107,7 @@ impl Slot {
     }
 
     pub fn key(&self) -> CallKey {
-        key_of(&self.request)
+        self.key.clone()
     }
 
     pub fn is_task(&self) -> bool {

@@ -72,7 +72,8 @@ impl Host {
     /// A panic ends only this call: the machine answers it as unknown, and another task carries that out.
     pub(super) fn spawn_call(self: &Arc<Self>, slot: Arc<Slot>) {
         let (host, running) = (Arc::clone(self), self.jobs.token());
-        self.tracker.spawn(async move {
+        // Boxed, because the future is large and the runtime moves it several times.
+        self.tracker.spawn(Box::pin(async move {
             let _running = running;
             let task = || CallTask::new(Arc::clone(&host), Arc::clone(&slot)).run();
             if AssertUnwindSafe(task()).catch_unwind().await.is_ok() {
@@ -84,7 +85,7 @@ impl Host {
                 tracing::error!(id = slot.id().as_str(), "a panic ended the answer to a call");
                 slot.ended.cancel();
             }
-        });
+        }));
     }
 }
 

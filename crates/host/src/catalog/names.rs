@@ -2,7 +2,7 @@
 
 use super::Entry;
 use super::page::item_of;
-use std::collections::{HashMap, HashSet};
+use hashbrown::{HashMap, HashSet};
 use toolbus_mcp::{ListKind, Members, NameKey};
 
 /// Maximum problems in a manifest; the rest is only counted.

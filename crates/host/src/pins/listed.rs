@@ -2,7 +2,7 @@
 //! the pins by its own list before it gets a call.
 
 use super::{PinnedServer, Pins, name_of};
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use toolbus_mcp::{Era, Raw};
 use toolbus_upstream::PinMode;
 

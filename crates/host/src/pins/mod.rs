@@ -10,7 +10,7 @@ pub use files::{Approved, Held, LockFile, Pin, PinFile, PinFileError};
 pub use listed::{CallRefusal, ListedTools};
 pub use watch::watch;
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;

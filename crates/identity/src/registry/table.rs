@@ -5,7 +5,7 @@ use super::file::{AgentRecord, AgentsFile, KeyRecord};
 use crate::token::SecretHash;
 use crate::{AgentState, Agents, EndReason, RegisteredAgent, Rights, Standing};
 use bytestring::ByteString;
-use std::collections::{HashMap, HashSet};
+use hashbrown::{HashMap, HashSet};
 use std::time::SystemTime;
 
 #[derive(Default)]

@@ -11,7 +11,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use toolbus_broker::{
-    AppBody, BrokerServer, Credential, Identity, OWN_NAME, PeerCertificate, Rights, Share, Standing, is_local_request,
+    AppBody, BrokerServer, Credential, Identity, OWN_NAME, PeerCertificate, PeerConnection, Rights, Share, Standing,
+    is_local_request,
 };
 use toolbus_protocol::AgentRef;
 use toolbus_worker::{AuthFailure, BoxFuture, Principal, Principals};
@@ -45,13 +46,21 @@ impl HttpAuthenticator {
             // A reverse proxy on this machine forwards requests of other machines, which would get the role.
             (None, _) => return Err(AuthFailure::Missing),
         };
+        // A certificate is that of the connection.
+        let connection = request.extensions().get::<PeerConnection>();
+        if let Some(identity) = connection.and_then(|connection| connection.proven(token.as_bytes())) {
+            return Ok(identity);
+        }
         let claimed = match self.shared_token {
             true => crate::reach::in_role(AgentRef::new(WITH_SHARED_TOKEN), self.role.clone()),
             false => AgentRef::new(format!("{OWN_NAME}{SUFFIX}")),
         };
         let refused =
             |refusal: toolbus_broker::AuthRefusal| AuthFailure::Refused { code: refusal.code, reason: refusal.reason };
-        self.server.authenticate(&Credential { token, certificate, claimed: &claimed }).map_err(refused)
+        let identity =
+            self.server.authenticate(&Credential { token, certificate, claimed: &claimed }).map_err(refused)?;
+        connection.iter().for_each(|connection| connection.remember(token.as_bytes(), &identity));
+        Ok(identity)
     }
 
     fn without_token(&self) -> Result<Identity, AuthFailure> {

@@ -2,7 +2,7 @@
 
 use super::authentication::principal;
 use crate::frontend_bus;
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::sync::{Arc, Mutex};
 use toolbus_broker::{BrokerServer, EndReason, Identity, Standing};
 use toolbus_client::{BrokerClient, BrokerError, ClientOptions};

@@ -20,6 +20,8 @@ allow = ["**"]
 send = ["ann"]
 "#;
 
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+
 /// `toolbus up` with roles, to which tests add agents.
 struct UpWithRoles(UpInstance);
 
@@ -280,9 +282,53 @@ async fn over_http_a_revoked_token_ends_its_streams() {
     drop(client);
 }
 
+#[tokio::test]
+async fn over_http_every_request_of_a_connection_needs_a_valid_token() {
+    let up = UpWithRoles::start().await;
+    let bob = up.add("bob", &["--role", "reader"]).await;
+    drop(soon("the token is accepted", connect_retrying(&up, &bob)).await);
+    let token = std::fs::read_to_string(&bob).expect("written above").trim().to_owned();
+    let mut other = token.clone();
+    let last = other.pop();
+    other.push(if last == Some('A') { 'B' } else { 'A' });
+    let mut socket = TcpStream::connect(up.0.address()).await.expect("it listens");
+    for (presented, expected) in [(&token, "200"), (&token, "200"), (&other, "401")] {
+        assert_eq!(status_of_next(&up, &mut socket, presented).await, expected);
+    }
+    let mut socket = TcpStream::connect(up.0.address()).await.expect("it listens");
+    assert_eq!(status_of_next(&up, &mut socket, &token).await, "200");
+    up.0.run(&["agent", "revoke", "bob"]).await.check(0, &[], &[]);
+    soon("the revocation is known", async {
+        while initialize(&up, &token).await.starts_with("HTTP/1.1 200") {
+            assert!(["200", "401"].contains(&&*status_of_next(&up, &mut socket, &token).await));
+        }
+    })
+    .await;
+    let refused = status_of_next(&up, &mut socket, &token).await;
+    assert!(refused == "401" || refused.is_empty(), "refused, or closed after a refusal: {refused}");
+}
+
+/// Sends a request on a connection that is kept open. Returns the status of the response, or nothing if it was closed.
+async fn status_of_next(up: &UpWithRoles, socket: &mut TcpStream, token: &str) -> String {
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\nAccept: \
+         */*\r\nContent-Length: {}\r\n\r\n{INITIALIZE}",
+        up.0.address(),
+        INITIALIZE.len(),
+    );
+    socket.write_all(request.as_bytes()).await.ok();
+    let (mut reader, mut head, mut length) = (BufReader::new(socket), String::new(), 0);
+    while !head.ends_with("\r\n\r\n") && soon("the head", reader.read_line(&mut head)).await.is_ok_and(|read| read > 0)
+    {
+        let line = head.lines().last().unwrap_or_default().to_ascii_lowercase();
+        length = line.strip_prefix("content-length: ").map_or(length, |length| length.parse().expect("a length"));
+    }
+    soon("the body", reader.read_exact(&mut vec![0; length])).await.ok();
+    head.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
 async fn initialize(up: &UpWithRoles, token: &str) -> String {
-    let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
-    answer_to(&mut begin_post(up, token, body.len(), body).await).await
+    answer_to(&mut begin_post(up, token, INITIALIZE.len(), INITIALIZE).await).await
 }
 
 /// Sends the head of a request, and its body or the first part of it.

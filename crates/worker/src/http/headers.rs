@@ -38,8 +38,9 @@ pub fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let family = kind.split('/').next().unwrap_or_default();
     let values = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|part| {
-        let part = part.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        part == kind || part == "*/*" || part.strip_suffix("/*") == Some(family)
+        let part = part.split(';').next().unwrap_or_default().trim();
+        let is_family = |prefix: &str| prefix.eq_ignore_ascii_case(family);
+        part.eq_ignore_ascii_case(kind) || part == "*/*" || part.strip_suffix("/*").is_some_and(is_family)
     })
 }
 

@@ -90,7 +90,7 @@ fn session_key(principal: &Principal, envelope: &Envelope) -> String {
         hash.update(&(part.len() as u64).to_le_bytes());
         hash.update(part.as_bytes());
     }
-    format!("modern-{:032x}", hash.digest128())
+    ["modern-", &toolbus_base::hex(&hash.digest128().to_be_bytes())].concat()
 }
 
 /// The rest of a call as events. Dropped with the connection, which cancels the call.
