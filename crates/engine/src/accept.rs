@@ -111,18 +111,13 @@ impl Engine {
         let share = || self.known_names.share(from.role.as_deref());
         let sender = (self.sender_key(&from.name), self.owner_key(&from.name), rights);
         self.totals.check(options, sender, size, share)?;
-        match self.names.get(&*delivery.to) {
-            Some(&index) => {
-                let mailbox = &self.boxes[index];
-                let (messages, bytes) = (mailbox.pending, mailbox.pending_bytes);
-                if messages >= options.mailbox_messages || bytes + size > options.mailbox_bytes {
-                    return Err(Refusal::MailboxFull { mailbox: delivery.to.clone(), messages, bytes });
-                }
-            }
-            None if self.boxes.len() >= options.mailboxes => {
-                return Err(Refusal::TooManyMailboxes { limit: options.mailboxes });
-            }
-            None => {}
+        let mailbox = self.names.get(&*delivery.to).map(|&index| &self.boxes[index]);
+        if mailbox.is_none() && self.boxes.len() >= options.mailboxes {
+            return Err(Refusal::TooManyMailboxes { limit: options.mailboxes });
+        }
+        let (messages, bytes) = mailbox.map_or((0, 0), |mailbox| (mailbox.pending, mailbox.pending_bytes));
+        if messages >= options.mailbox_messages || bytes + size > options.mailbox_bytes {
+            return Err(Refusal::MailboxFull { mailbox: delivery.to.clone(), messages, bytes });
         }
         Ok(())
     }

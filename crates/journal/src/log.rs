@@ -59,6 +59,14 @@ impl Location {
         }
     }
 
+    /// Orders entries as in the log. Those that are not durable yet are the newest.
+    pub(crate) fn position(&self) -> (u32, u32) {
+        match self {
+            Self::Log(location) => (location.segment, location.offset),
+            Self::InMemory(_) => (u32::MAX, u32::MAX),
+        }
+    }
+
     /// The length of the record, or of the body in memory.
     pub(crate) fn length(&self) -> usize {
         match self {

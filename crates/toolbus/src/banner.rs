@@ -47,10 +47,11 @@ impl Banner<'_> {
     }
 
     fn hosted(&self) -> String {
-        if self.hosting.demo {
-            return "the demo server; `toolbus init` writes a toolbus.toml for your own servers".to_owned();
+        match (self.hosting.demo, &self.hosting.config_file) {
+            (true, Some(file)) => format!("the demo server, because {} has no [servers.NAME]", file.display()),
+            (true, None) => "the demo server; `toolbus init` writes a toolbus.toml for your own servers".to_owned(),
+            (false, _) => self.hosting.server_names(),
         }
-        self.hosting.server_names()
     }
 
     /// Whether the role of this machine's token has rules. Without any, the token is of no use.

@@ -201,8 +201,9 @@ impl Failure {
     }
 }
 
-pub const ROLE_HINT: &str = "[roles.NAME] in the host's toolbus.toml says what a role may use, and the token determines \
-                             the role; with a shared token, choose one with --role or TOOLBUS_ROLE";
+pub const ROLE_HINT: &str = "[roles.NAME] in the host's toolbus.toml says what a role may use, for example allow = [\"*\"]. The \
+                             token determines the role: that of this machine's own token is \"local\". With a shared \
+                             token, choose one with --role or TOOLBUS_ROLE";
 
 /// The caller as the hosts see it, for messages.
 pub fn caller_description(role: Option<&str>) -> String {

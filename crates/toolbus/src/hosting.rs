@@ -65,6 +65,8 @@ pub struct Hosting {
     pub options: HostOptions,
     /// Whether the demo server is hosted because no other is configured.
     pub demo: bool,
+    /// The toolbus.toml that was read.
+    pub config_file: Option<PathBuf>,
 }
 
 impl Hosting {
@@ -122,7 +124,7 @@ impl HostingArgs {
         let name = named.unwrap_or_else(|| DEFAULT_NAME.to_owned());
         let limits = HostLimits { caller_grace: config.caller_grace, drain: self.drain, ..HostLimits::default() };
         let options = HostOptions { policy, connection, limits, ..HostOptions::new(HostConfig { servers }) };
-        Ok(Hosting { name, is_named, options, demo })
+        Ok(Hosting { name, is_named, options, demo, config_file: config.file.clone() })
     }
 }
 

@@ -33,6 +33,19 @@ fn the_byte_limit_of_a_mailbox_is_enforced() {
 }
 
 #[test]
+fn the_limits_of_a_mailbox_apply_to_the_first_message() {
+    let empty = Refusal::MailboxFull { mailbox: "bob".into(), messages: 0, bytes: 0 };
+    let mut harness = Harness::with(|options| options.mailbox_messages = 0);
+    let alice = harness.connect("alice");
+    harness.send(alice, "bob", "a");
+    assert_eq!(harness.received(alice), [refused(empty.clone(), "a")]);
+    let mut harness = Harness::with(|options| options.mailbox_bytes = 99);
+    let alice = harness.connect("alice");
+    harness.send(alice, "bob", "a");
+    assert_eq!(harness.received(alice), [refused(empty, "a")]);
+}
+
+#[test]
 fn the_message_limit_of_the_broker_is_enforced() {
     let mut harness = Harness::with(|options| options.total_messages = 2);
     let alice = harness.connect("alice");

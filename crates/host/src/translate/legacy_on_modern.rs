@@ -96,6 +96,7 @@ pub fn result(result: &Raw) -> Result<ModernResult, MembersError> {
         for name in ["resultType", "ttlMs", "cacheScope"] {
             members.remove(name);
         }
+        remove_server_info(&mut members);
         return Ok(ModernResult::Complete(members.into_raw()));
     }
     let mut requests = Vec::new();
@@ -105,6 +106,19 @@ pub fn result(result: &Raw) -> Result<ModernResult, MembersError> {
         requests.push(InputRequest { key: key.to_owned(), method, params: request.remove("params") });
     }
     Ok(ModernResult::InputRequired { requests, state: members.remove("requestState") })
+}
+
+/// Modern servers describe themselves in every result; a legacy client knows its server from `initialize`, which with several
+/// servers is another one.
+fn remove_server_info(result: &mut Members) {
+    let Ok(mut own) = Members::of(result.get(meta::META)).map(|own| own.clone()) else { return };
+    if own.remove(SERVER_INFO).is_none() {
+        return;
+    }
+    match own.is_empty() {
+        true => drop(result.remove(meta::META)),
+        false => result.set(meta::META, own.into_raw()),
+    }
 }
 
 /// The client's answer as an input response. A failed elicitation counts as cancelled by the user; other errors of the

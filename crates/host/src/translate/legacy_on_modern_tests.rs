@@ -56,6 +56,22 @@ fn results_lose_members_of_the_modern_era() {
 }
 
 #[test]
+fn results_lose_the_servers_description_of_itself() {
+    let legacy = |given: &str| {
+        let given = Raw::parse(given).expect("JSON");
+        let ModernResult::Complete(result) = result(&given).expect("an object") else { panic!("complete") };
+        result.get().to_owned()
+    };
+    let stamp = r#""io.modelcontextprotocol/serverInfo":{"name":"s","version":"3"}"#;
+    assert_eq!(legacy(&format!(r#"{{"tools":[],"_meta":{{{stamp}}}}}"#)), r#"{"tools":[]}"#);
+    assert_eq!(
+        legacy(&format!(r#"{{"tools":[],"_meta":{{"a/b":1.0,{stamp}}}}}"#)),
+        r#"{"tools":[],"_meta":{"a/b":1.0}}"#
+    );
+    assert_eq!(legacy(r#"{"tools":[],"_meta":{}}"#), r#"{"tools":[],"_meta":{}}"#);
+}
+
+#[test]
 fn input_required_becomes_requests_and_their_answers_a_repetition() {
     let given = json(json!({"resultType": "input_required", "requestState": "opaque==",
         "inputRequests": {"who": {"method": "elicitation/create", "params": {"message": "Name?"}},

@@ -232,10 +232,10 @@ impl CallIndex {
         })
     }
 
-    /// All tasks that are remembered, oldest first.
+    /// All tasks that are remembered, oldest first. Tasks of the same millisecond are in the order of the log.
     pub fn tasks(&self) -> Vec<TaskRow> {
         let mut rows: Vec<TaskRow> = self.tasks.values().filter_map(|manifest| self.row(manifest)).collect();
-        rows.sort_by(|a, b| (a.manifest.at, &a.manifest.key).cmp(&(b.manifest.at, &b.manifest.key)));
+        rows.sort_by_key(|row| (row.manifest.at, row.manifest.request.position()));
         rows
     }
 

@@ -61,6 +61,22 @@ async fn a_task_waits_runs_and_ends_and_keeps_its_request() {
 }
 
 #[tokio::test]
+async fn tasks_of_one_millisecond_keep_the_order_of_their_acceptance() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let open = || Journal::open(folder.path(), JournalOptions::default()).expect("it opens");
+    let ids = |journal: &Journal| -> Vec<String> {
+        journal.unfinished_tasks().iter().map(|row| row.manifest.key.id.to_string()).collect()
+    };
+    let journal = open();
+    for id in ["c", "a", "b"] {
+        journal.accept(task(id, 5)).await.expect("written");
+    }
+    assert_eq!(ids(&journal), ["c", "a", "b"]);
+    drop(journal);
+    assert_eq!(ids(&open()), ["c", "a", "b"]);
+}
+
+#[tokio::test]
 async fn an_expired_task_is_not_counted_and_does_not_run_again() {
     let time = Arc::new(AtomicU64::new(1));
     let clock: Clock = Arc::new({

@@ -18,6 +18,14 @@ async fn run(folder: &TempDir, args: &[&str]) -> CommandOutput {
 }
 
 #[tokio::test]
+async fn a_file_without_servers_is_named_as_the_reason_for_the_demo_server() {
+    let folder = folder_with("toolbus.toml", "[roles.reader]\nallow = ['now']\n");
+    let instance = UpInstance::start_in(folder, &[]).await;
+    assert!(instance.banner.contains("hosting the demo server, because toolbus.toml has no [servers.NAME]"));
+    assert!(!instance.banner.contains("toolbus init"), "{}", instance.banner);
+}
+
+#[tokio::test]
 async fn init_overwrites_a_file_only_with_force() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     run(&folder, &["init"]).await.check(0, &["wrote toolbus.toml"], &[]);
