@@ -1,4 +1,4 @@
-//! Durable replacement of small files.
+//! Replacement of small files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -13,21 +13,35 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Like [`replace_file`], for a file that others may read too.
 pub fn replace_file_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
+    replace(path, bytes, mode, File::sync_all)?;
+    sync_folder(folder_of(path))
+}
+
+/// Like [`replace_file`] without a sync: the file survives a crash of the process, but a power failure may leave it missing or
+/// incomplete.
+pub fn replace_file_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, 0o600, |_| Ok(()))
+}
+
+fn replace(path: &Path, bytes: &[u8], mode: u32, sync: fn(&File) -> io::Result<()>) -> io::Result<()> {
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
     name.push(format!(".new-{}", std::process::id()));
-    let temporary = folder.join(name);
+    let temporary = folder_of(path).join(name);
     // A leftover of an earlier process with the same pid may have a less restrictive mode.
     fs::remove_file(&temporary).or_else(ignore_missing)?;
-    let written = write_new(&temporary, bytes, mode).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
+    let written = write_new(&temporary, bytes, mode).and_then(|file| sync(&file));
+    let replaced = written.and_then(|()| fs::rename(&temporary, path));
+    if replaced.is_err() {
         fs::remove_file(&temporary).ok();
     }
-    written?;
-    sync_folder(folder)
+    replaced
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
 }
 
 /// Makes created, renamed and removed names of a folder durable.
@@ -35,10 +49,10 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<File> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(bytes)?;
-    file.sync_all()
+    Ok(file)
 }
 
 fn ignore_missing(error: io::Error) -> io::Result<()> {
@@ -63,6 +77,8 @@ mod tests {
         assert_eq!(fs::read(&path).expect("a file"), b"2");
         let mode = || fs::metadata(&path).expect("a file").permissions().mode() & 0o777;
         assert_eq!(mode(), 0o600);
+        replace_file_unsynced(&path, b"2b").expect("replaced");
+        assert_eq!((fs::read(&path).expect("a file").as_slice(), mode()), (b"2b".as_slice(), 0o600));
         replace_file_with_mode(&path, b"3", 0o644).expect("replaced");
         assert_eq!(mode() & 0o444, 0o444);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);

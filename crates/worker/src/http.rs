@@ -147,6 +147,7 @@ impl HttpService {
         let workers = lock(&self.workers);
         workers.values().for_each(|worker| worker.detach());
         self.stopping.cancel();
+        self.sessions.write_kept();
     }
 
     /// Handles one HTTP request.

@@ -4,26 +4,44 @@
 use super::Principal;
 use crate::worker::lock;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
-use tokio::sync::mpsc;
-use toolbus_base::{private_folder, read_private, replace_file};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use toolbus_base::{private_folder, read_private, replace_file_unsynced};
 use toolbus_mcp::Raw;
 
-/// Records that wait to be written. Beyond it, a session is not kept.
-const MAX_WAITING: usize = 64;
+/// How long a record waits before it is written. A session that ends within this time causes no access to the disk, so clients
+/// that open and end sessions can't keep it busy.
+const LINGER: Duration = Duration::from_millis(250);
 /// Sessions with a larger record are not kept.
 const MAX_RECORD_BYTES: usize = 64 << 10;
 
 pub struct KeptSessions {
+    records: Arc<Records>,
+    writer: AbortHandle,
+}
+
+struct Records {
     folder: PathBuf,
+    state: Mutex<State>,
+    changed: Notify,
+    /// Held while records are written, so that changes reach the disk in their order.
+    writing: Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
     /// The ids of all records, so that unknown ids cost no access to the disk.
-    known: Arc<Mutex<HashSet<String>>>,
-    jobs: mpsc::Sender<Job>,
+    known: HashSet<String>,
+    /// Records to be written, at most one of each open session.
+    unwritten: HashMap<String, String>,
+    /// Records to be removed, at most those that were written.
+    ended: Vec<String>,
 }
 
 /// What is needed to continue a session: its owner, and what `initialize` negotiated.
@@ -37,11 +55,6 @@ pub struct KeptSession {
     pub initialize: Raw,
     /// The parts of its result that the session depends on.
     pub negotiated: Raw,
-}
-
-enum Job {
-    Keep(String, String),
-    Forget(String),
 }
 
 impl KeptSession {
@@ -59,57 +72,89 @@ impl KeptSessions {
     /// Opens the folder, of which the latest `max` records are kept. Requires a tokio runtime.
     pub fn open(folder: PathBuf, max: usize) -> io::Result<Self> {
         private_folder(&folder)?;
-        let known = Arc::new(Mutex::new(latest(&folder, max)?));
-        let (jobs, waiting) = mpsc::channel(MAX_WAITING);
-        tokio::spawn(write(folder.clone(), waiting));
-        Ok(Self { folder, known, jobs })
+        let state = Mutex::new(State { known: latest(&folder, max)?, ..State::default() });
+        let records = Arc::new(Records { folder, state, changed: Notify::new(), writing: Mutex::default() });
+        let writer = tokio::spawn(write(Arc::clone(&records))).abort_handle();
+        Ok(Self { records, writer })
     }
 
     pub fn keep(&self, id: &str, session: &KeptSession) {
         let Ok(record) = serde_json::to_string(session) else { return };
-        if record.len() <= MAX_RECORD_BYTES && self.jobs.try_send(Job::Keep(id.to_owned(), record)).is_ok() {
-            lock(&self.known).insert(id.to_owned());
+        if record.len() <= MAX_RECORD_BYTES {
+            let mut state = self.records.lock();
+            state.known.insert(id.to_owned());
+            state.unwritten.insert(id.to_owned(), record);
+            self.records.changed.notify_one();
         }
     }
 
     pub fn forget(&self, id: &str) {
-        if lock(&self.known).remove(id) && self.jobs.try_send(Job::Forget(id.to_owned())).is_err() {
-            tracing::debug!(id, "the record of an ended session stays until the next start");
+        let mut state = self.records.lock();
+        if state.known.remove(id) && state.unwritten.remove(id).is_none() {
+            state.ended.push(id.to_owned());
+            self.records.changed.notify_one();
         }
     }
 
     /// Forgets the records that are not of these sessions.
     pub fn forget_others(&self, open: &HashSet<String>) {
-        let others: Vec<String> = lock(&self.known).difference(open).cloned().collect();
+        let others: Vec<String> = self.records.lock().known.difference(open).cloned().collect();
         others.iter().for_each(|id| self.forget(id));
     }
 
     /// The record of the principal's session.
     pub async fn find(&self, principal: &Principal, id: &str) -> Option<KeptSession> {
-        if !lock(&self.known).contains(id) {
+        if !self.records.lock().known.contains(id) {
             return None;
         }
-        let path = self.folder.join(id);
+        let path = self.records.folder.join(id);
         let bytes = tokio::task::spawn_blocking(move || read_private(&path)).await.ok()?.ok()?;
+        // A record that a power failure left incomplete can't be parsed.
         let kept: KeptSession = serde_json::from_slice(&bytes).ok()?;
         kept.is_of(principal).then_some(kept)
     }
+
+    /// Writes the records that are not written yet, before the process ends. Blocks on disk I/O.
+    pub fn write_now(&self) {
+        self.records.write_changes();
+    }
 }
 
-/// One after the other, so that a session that ends is not written after it was forgotten.
-async fn write(folder: PathBuf, mut jobs: mpsc::Receiver<Job>) {
-    while let Some(job) = jobs.recv().await {
-        let folder = folder.clone();
-        let write = move || match job {
-            Job::Keep(id, record) => replace_file(&folder.join(id), record.as_bytes()),
-            Job::Forget(id) => fs::remove_file(folder.join(id)),
+impl Drop for KeptSessions {
+    fn drop(&mut self) {
+        self.writer.abort();
+    }
+}
+
+impl Records {
+    /// Nothing is synced: syncs would delay those of the message log, and after a power failure a client can initialize again.
+    fn write_changes(&self) {
+        let _one_at_a_time = lock(&self.writing);
+        let (unwritten, ended) = {
+            let mut state = self.lock();
+            (std::mem::take(&mut state.unwritten), std::mem::take(&mut state.ended))
         };
-        match tokio::task::spawn_blocking(write).await {
-            Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, "the record of an MCP session could not be written; it ends with this process");
-            }
-            _ => {}
+        let written =
+            unwritten.iter().map(|(id, record)| replace_file_unsynced(&self.folder.join(id), record.as_bytes()));
+        let removed = ended.iter().map(|id| fs::remove_file(self.folder.join(id)));
+        let failed =
+            written.chain(removed).filter_map(Result::err).filter(|error| error.kind() != io::ErrorKind::NotFound);
+        if let Some(error) = failed.last() {
+            tracing::warn!(%error, "records of MCP sessions could not be written; the sessions end with this process");
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+async fn write(records: Arc<Records>) {
+    loop {
+        records.changed.notified().await;
+        tokio::time::sleep(LINGER).await;
+        let records = Arc::clone(&records);
+        tokio::task::spawn_blocking(move || records.write_changes()).await.ok();
     }
 }
 
@@ -154,7 +199,7 @@ mod tests {
         let count = || fs::read_dir(folder.path()).expect("a folder").count();
         let is_there = |id: &String| folder.path().join(id).exists();
         while !is_there(&ids[1]) || !is_there(&ids[2]) || count() != 2 {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let next = open(10);
         assert!(next.find(&ann, &ids[1]).await.is_some() && next.find(&ann, &ids[2]).await.is_some());
@@ -163,6 +208,6 @@ mod tests {
             let other = Principal { name: name.into(), role, incarnation };
             assert!(next.find(&other, &ids[1]).await.is_none());
         }
-        assert_eq!((lock(&open(1).known).len(), count()), (1, 1));
+        assert_eq!((open(1).records.lock().known.len(), count()), (1, 1));
     }
 }

@@ -140,7 +140,7 @@ async fn initialize(service: &Arc<HttpService>, principal: &Principal, request: 
             return reply::json(StatusCode::OK, &message);
         }
         guard.session = None;
-        service.sessions.keep(&session);
+        service.sessions.keep(&session, service.principals.share(principal));
         return with_session(reply::json(StatusCode::OK, &message), Some(&session.id));
     }
     reply::empty(StatusCode::ACCEPTED)

@@ -113,8 +113,12 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Records a session, so that the next process can continue it.
-    pub fn keep(&self, session: &Session) {
+    /// Records a session, so that the next process can continue it. An agent that may do nothing causes no write: it has nothing
+    /// to continue.
+    pub fn keep(&self, session: &Session, share: Share) {
+        if share == Share::LEAST {
+            return;
+        }
         if let (Some(kept), Some((initialize, negotiated))) = (&self.kept, session.frontend.negotiated()) {
             kept.keep(&session.id, &KeptSession::new(&session.principal, initialize, negotiated));
         }
@@ -160,6 +164,11 @@ impl Sessions {
         lock(&self.open).remove(&session.id);
         self.kept.iter().for_each(|kept| kept.forget(&session.id));
         session.end();
+    }
+
+    /// Writes the records of all sessions before the process ends. Blocks on disk I/O.
+    pub fn write_kept(&self) {
+        self.kept.iter().for_each(KeptSessions::write_now);
     }
 
     /// Forgets sessions of the earlier process whose clients did not come back.

@@ -3,7 +3,7 @@
 use crate::http_legacy::{bus, new_session};
 use crate::support::bus::{FakeBus, echo};
 use crate::support::http::Endpoint;
-use crate::support::{eventually, modern, request};
+use crate::support::{eventually, initialize, modern, request};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -68,6 +68,49 @@ async fn sessions_whose_clients_do_not_come_back_are_forgotten() {
     let options = HttpOptions { session_folder, session_idle: Duration::from_millis(60), ..HttpOptions::default() };
     let _later = Endpoint::start(&bus, options).await;
     until_kept(folder.path(), 0).await;
+}
+
+/// Longer than a record waits to be written.
+const WRITTEN_BY_THEN: Duration = Duration::from_millis(600);
+
+#[tokio::test]
+async fn sessions_that_end_at_once_or_of_agents_that_may_do_nothing_cause_no_write() {
+    let (bus, folder) = (bus(), tempfile::tempdir().unwrap());
+    let endpoint = endpoint(&bus, folder.path()).await;
+    bus.serve(echo);
+    // Creating and removing a file both change it.
+    let changed = || std::fs::metadata(folder.path()).unwrap().modified().unwrap();
+    let before = changed();
+    for _ in 0..20 {
+        let session = endpoint.open().await;
+        let ended = endpoint.send("DELETE", &[("mcp-session-id", session.as_str())], "").await;
+        assert_eq!(ended.status(), StatusCode::OK);
+    }
+    let opened = endpoint.post(&[("authorization", "Bearer powerless")], &initialize(0)).await;
+    assert_eq!(opened.status(), StatusCode::OK);
+    tokio::time::sleep(WRITTEN_BY_THEN).await;
+    assert_eq!(changed(), before);
+}
+
+#[tokio::test]
+async fn a_session_that_was_just_opened_continues_after_a_stop() {
+    let (bus, folder) = (bus(), tempfile::tempdir().unwrap());
+    let first = endpoint(&bus, folder.path()).await;
+    bus.serve(echo);
+    let session = first.open().await;
+    first.service.detach();
+    let second = endpoint(&bus, folder.path()).await;
+    assert_eq!(second.in_session(&session, &tool_call(1)).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn all_sessions_that_are_opened_at_once_are_kept() {
+    const SESSIONS: usize = 100;
+    let (bus, folder) = (bus(), tempfile::tempdir().unwrap());
+    let endpoint = endpoint(&bus, folder.path()).await;
+    bus.serve(echo);
+    futures_util::future::join_all((0..SESSIONS).map(|_| endpoint.open())).await;
+    until_kept(folder.path(), SESSIONS).await;
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::{TcpListener, TcpStream};
+use toolbus_base::Share;
 use toolbus_client::BrokerError;
 use toolbus_worker::{AuthFailure, BoxFuture, Bus, BusPool, HttpOptions, HttpService, Principal, Principals};
 
@@ -24,7 +25,7 @@ pub struct Endpoint {
     connections: Arc<AtomicUsize>,
 }
 
-/// Uses the token as the principal's name; `wrong` is invalid.
+/// Uses the token as the principal's name; `wrong` is invalid, and `powerless` may do nothing.
 struct NamedByToken;
 
 impl Principals for NamedByToken {
@@ -36,6 +37,10 @@ impl Principals for NamedByToken {
             Some(name) => Ok(Principal { name: name.into(), role: None, incarnation: 0 }),
         };
         Box::pin(async { outcome })
+    }
+
+    fn share(&self, principal: &Principal) -> Share {
+        if principal.name == "powerless" { Share::LEAST } else { Share::DEFAULT }
     }
 }
 
