@@ -8,7 +8,7 @@ pub const POLL_BUDGET: usize = 8192;
 pub const REQUEST_COST: usize = POLL_BUDGET / 16;
 /// Bytes of payload that cost as much as a request in the share of an agent: the disk and the network are slower than the
 /// processor.
-pub const BYTES_PER_REQUEST: usize = 2 << 10;
+const BYTES_PER_REQUEST: usize = 2 << 10;
 /// Base cost of a WebSocket message.
 pub const MESSAGE_COST: usize = 64;
 /// Bytes of a WebSocket message that cost one unit.
@@ -18,6 +18,11 @@ pub const BYTES_PER_COST: usize = 1 << 10;
 /// connections.
 pub fn charge(budget: &mut usize, cost: usize) {
     *budget = budget.saturating_sub(cost);
+}
+
+/// Cost of received bytes in the share of an agent.
+pub fn payload_cost(bytes: usize) -> usize {
+    bytes * REQUEST_COST / BYTES_PER_REQUEST
 }
 
 /// Cost of a frame, charged on top of its message because one message can pack many frames. Frames with large responses

@@ -4,6 +4,7 @@ use crate::egress::Egress;
 use crate::handshake::{self, CloseReason, Socket};
 use futures_util::SinkExt;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio_websockets::{CloseCode, Message as WsMessage};
 use toolbus_engine::{Command, Outgoing};
 use toolbus_protocol::{BrokerFrame, BrokerLink, ErrorCode};
@@ -64,11 +65,11 @@ impl Channel {
         }
     }
 
-    /// Sends an error frame and closes the connection.
-    pub async fn close_with_error(&mut self, close: &CloseReason) {
+    /// Sends an error frame and closes the connection. See [`handshake::shutdown_and_discard`] for `discarded`.
+    pub async fn close_with_error(&mut self, close: &CloseReason, discarded: impl Fn(usize) -> Duration) {
         match self {
             Self::Link(link) => link.send(close.frame()),
-            Self::Socket(socket) => handshake::close_with_error(socket, close).await,
+            Self::Socket(socket) => handshake::close_with_error(socket, close, discarded).await,
         }
     }
 
@@ -85,7 +86,7 @@ impl Channel {
             let reason = ErrorCode::ShuttingDown.code();
             socket.feed(WsMessage::close(Some(CloseCode::GOING_AWAY), reason)).await.ok();
             socket.flush().await.ok();
-            handshake::shutdown_and_discard(socket).await;
+            handshake::shutdown_and_discard(socket.get_mut(), |_| Duration::ZERO).await;
         }
     }
 }

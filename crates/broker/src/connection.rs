@@ -3,11 +3,13 @@
 
 #[cfg(test)]
 mod acknowledgement_tests;
+#[cfg(test)]
+mod closing_tests;
 mod incoming;
 mod input;
 
 use crate::auditing::Auditor;
-use crate::budget::{BYTES_PER_REQUEST, POLL_BUDGET, REQUEST_COST};
+use crate::budget::{POLL_BUDGET, REQUEST_COST, payload_cost};
 use crate::channel::{Channel, Gone};
 use crate::egress::Egress;
 use crate::handshake::{Accepted, CloseReason};
@@ -50,7 +52,7 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
         server.core.detach(conn);
         let close = EndReason::Revoked.into();
         outbox.audit_closed(Some(&close));
-        return channel.close_with_error(&close).await;
+        return channel.close_with_error(&close, |_| Duration::ZERO).await;
     }
     tracing::debug!(agent = &*name, ?conn, framing = framing.as_str(), "connected");
     let half_heartbeat = server.options.heartbeat / 2;
@@ -98,7 +100,8 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
         End::Stopping => connection.close_for_shutdown().await,
         End::Error(close) => {
             tracing::warn!(agent = &*name, code = close.code.code(), reason = close.reason, "closing the connection");
-            connection.channel.close_with_error(&close).await;
+            let Connection { channel, input, .. } = &mut connection;
+            channel.close_with_error(&close, |bytes| input.work(payload_cost(bytes), 0)).await;
         }
     }
     tracing::debug!(agent = &*name, ?conn, "disconnected");
@@ -206,7 +209,7 @@ impl Connection {
 
     /// Stops reading for a while if the agent makes more work than its share.
     fn slow_down(&mut self, units: usize) {
-        let payload = std::mem::take(&mut self.payload) * REQUEST_COST / BYTES_PER_REQUEST;
+        let payload = payload_cost(std::mem::take(&mut self.payload));
         let pause = self.input.work(units + payload, std::mem::take(&mut self.refused));
         if !pause.is_zero() && self.pause.is_none() {
             self.pause = Some(Box::pin(tokio::time::sleep(pause.min(LONGEST_PAUSE))));

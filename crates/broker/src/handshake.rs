@@ -10,7 +10,7 @@ use bytes::Bytes;
 use bytestring::ByteString;
 use futures_util::{SinkExt, StreamExt};
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_websockets::{CloseCode, Error as WsError, Limits, Message, ServerBuilder, WebSocketStream};
 use toolbus_identity::{AuthRefusal, EndReason, Identity};
 use toolbus_protocol::{
@@ -29,6 +29,12 @@ const MAX_CONTROL_FRAMES_BEFORE_HELLO: usize = 32;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same for credentials that expired, were revoked or were displaced: such a connection must end within a second.
 const SHORT_CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Input that is read and discarded while a connection is closed, at most and at a time.
+const MAX_DISCARDED: usize = 16 << 20;
+const DISCARDED_AT_ONCE: usize = 16 << 10;
+/// Pause after each read of input that a peer without an identity sends after its error.
+const DISCARD_PAUSE: Duration = Duration::from_millis(5);
 
 /// A connection after a successful handshake.
 pub struct Accepted {
@@ -113,7 +119,7 @@ pub async fn handshake(stream: Prefixed, presented: PresentedCredentials, server
     if let Some(audit) = &server.options.audit {
         audit.connection_refused(close.code.code());
     }
-    close_with_error(&mut socket, &close).await;
+    close_with_error(&mut socket, &close, |_| DISCARD_PAUSE).await;
     None
 }
 
@@ -223,8 +229,9 @@ pub fn close_reason(error: WsError) -> Option<CloseReason> {
     }
 }
 
-/// Sends an error frame and a close frame, and closes. A timeout bounds it, in case the peer does not read.
-pub async fn close_with_error(socket: &mut Socket, close: &CloseReason) {
+/// Sends an error frame and a close frame, and closes. A timeout bounds it, in case the peer does not read. See
+/// [`shutdown_and_discard`] for `discarded`.
+pub async fn close_with_error(socket: &mut Socket, close: &CloseReason, discarded: impl Fn(usize) -> Duration) {
     let text = json::write_broker(&close.frame()).expect("an error frame has no body");
     let closing = async {
         if let Err(WsError::AlreadyClosed) = socket.feed(Message::text(text.clone())).await {
@@ -235,7 +242,7 @@ pub async fn close_with_error(socket: &mut Socket, close: &CloseReason) {
             socket.feed(Message::close(Some(CloseCode::POLICY_VIOLATION), close.code.code())).await.ok();
             socket.flush().await.ok();
         }
-        shutdown_and_discard(socket).await;
+        shutdown_and_discard(socket.get_mut(), discarded).await;
     };
     let limit = match close.code {
         ErrorCode::CredentialExpired | ErrorCode::CredentialRevoked | ErrorCode::Displaced => SHORT_CLOSE_TIMEOUT,
@@ -250,17 +257,23 @@ pub async fn answer_close(socket: &mut Socket) {
 }
 
 /// Shuts down the write side and discards input that is still in transit: unread bytes would make the kernel send a
-/// reset, and the peer could lose the close reason.
-pub async fn shutdown_and_discard(socket: &mut Socket) {
-    use tokio::io::AsyncReadExt;
-    let stream = socket.get_mut();
+/// reset, and the peer could lose the close reason. `discarded` gets the size of each read and returns how long to wait before
+/// the next one: reading a large message only to refuse it must not cost more than the peer's share of work.
+pub async fn shutdown_and_discard(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    discarded: impl Fn(usize) -> Duration,
+) {
     stream.shutdown().await.ok();
-    let mut scratch = [0u8; 4096];
-    let mut left: usize = 16 << 20;
+    let mut scratch = vec![0; DISCARDED_AT_ONCE];
+    let mut left = MAX_DISCARDED;
     while let Ok(count) = stream.read(&mut scratch).await {
         left = left.saturating_sub(count);
         if count == 0 || left == 0 {
             return;
+        }
+        let pause = discarded(count);
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
         }
     }
 }
