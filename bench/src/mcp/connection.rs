@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::Request;
+use hyper::{Request, http::request};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
@@ -77,6 +77,12 @@ impl Connection {
         drop(input);
         tokio::time::timeout(ANSWER_LIMIT, child.wait()).await.context("timed out waiting for an exit")??;
         Ok(())
+    }
+
+    /// Ends the session of a legacy client over HTTP.
+    pub async fn end_session(&self) -> anyhow::Result<()> {
+        let Transport::Http(http) = &self.transport else { return Ok(()) };
+        http.send(http.head("DELETE"), Bytes::new()).await.map(drop)
     }
 
     /// Another session of the same client over HTTP, on the same pool of connections.
@@ -211,16 +217,10 @@ impl Http {
     }
 
     async fn post(&self, era: Era, method: &str, message: &Value) -> anyhow::Result<String> {
-        let session = self.session.lock().ok().and_then(|session| session.clone());
-        let mut request = Request::post(&self.url)
+        let mut request = self
+            .head("POST")
             .header("content-type", "application/json")
             .header("accept", "application/json, text/event-stream");
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        if let Some(session) = session {
-            request = request.header("mcp-session-id", session);
-        }
         match era {
             Era::Modern => {
                 request = request.header("mcp-protocol-version", "2026-07-28").header("mcp-method", method);
@@ -231,8 +231,23 @@ impl Http {
             Era::Legacy if method != "initialize" => request = request.header("mcp-protocol-version", "2025-11-25"),
             Era::Legacy => {}
         }
-        let request = request.body(Full::new(Bytes::from(serde_json::to_vec(message)?)))?;
-        let response = self.client.request(request).await.context("POST")?;
+        self.send(request, Bytes::from(serde_json::to_vec(message)?)).await
+    }
+
+    /// The headers of all requests.
+    fn head(&self, method: &str) -> request::Builder {
+        let mut request = Request::builder().method(method).uri(&self.url);
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if let Some(session) = self.session.lock().ok().and_then(|session| session.clone()) {
+            request = request.header("mcp-session-id", session);
+        }
+        request
+    }
+
+    async fn send(&self, request: request::Builder, body: Bytes) -> anyhow::Result<String> {
+        let response = self.client.request(request.body(Full::new(body))?).await.context("send a request")?;
         if let Some(id) = response.headers().get("mcp-session-id").and_then(|id| id.to_str().ok())
             && let Ok(mut session) = self.session.lock()
         {

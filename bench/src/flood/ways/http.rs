@@ -5,25 +5,26 @@ use crate::{
     mcp::{Era, connection::Connection},
 };
 
-/// Opens sessions and calls a tool in each.
-pub async fn calls(agent: &Agent) -> anyhow::Result<()> {
-    each_session(agent, true).await
+/// What is done with each session.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// A call of a tool.
+    Call,
+    Leave,
+    End,
 }
 
-/// Opens sessions and leaves them.
-pub async fn sessions(agent: &Agent) -> anyhow::Result<()> {
-    each_session(agent, false).await
-}
-
-async fn each_session(agent: &Agent, with_call: bool) -> anyhow::Result<()> {
+/// Opens one session after the other.
+pub async fn sessions(agent: &Agent, then: Then) -> anyhow::Result<()> {
     let connection = Connection::http(&agent.endpoint(), Some(agent.token.clone()), Era::Legacy);
     loop {
         agent.pacer.wait().await;
         let Some(session) = connection.another_session() else { return Ok(()) };
         agent.tally.sent();
-        let outcome = match session.open().await {
-            Ok(()) if with_call => session.echo_by(LEGACY_TOOL, "denied").await,
-            outcome => outcome,
+        let outcome = match (session.open().await, then) {
+            (Ok(()), Then::Call) => session.echo_by(LEGACY_TOOL, "denied").await,
+            (Ok(()), Then::End) => session.end_session().await,
+            (outcome, _) => outcome,
         };
         match outcome {
             Ok(()) => agent.tally.count("ok"),

@@ -26,6 +26,8 @@ pub enum Way {
     DeniedHttp,
     /// Legacy HTTP sessions that are opened and never used.
     Sessions,
+    /// Legacy HTTP sessions that are opened and ended at once.
+    EndedSessions,
     /// Idle connections to the bus.
     BusConnections,
     /// Idle HTTP connections that were authenticated once.
@@ -90,7 +92,7 @@ impl Way {
     /// Number of concurrent tasks of each hostile agent.
     pub fn tasks(self) -> usize {
         match self {
-            Way::DeniedHttp | Way::Sessions | Way::BadFrames | Way::SlowReader => 8,
+            Way::DeniedHttp | Way::Sessions | Way::EndedSessions | Way::BadFrames | Way::SlowReader => 8,
             _ => 1,
         }
     }
@@ -100,8 +102,9 @@ impl Way {
         let requests = bus::Reading::AndAcknowledging;
         match self {
             Way::DeniedCalls => bus::flood(agent, task, requests, |n| frames::call(n, &n.to_string(), 0)).await,
-            Way::DeniedHttp => http::calls(agent).await,
-            Way::Sessions => http::sessions(agent).await,
+            Way::DeniedHttp => http::sessions(agent, http::Then::Call).await,
+            Way::Sessions => http::sessions(agent, http::Then::Leave).await,
+            Way::EndedSessions => http::sessions(agent, http::Then::End).await,
             Way::BusConnections => held::bus_connections(agent, MAX_HELD).await,
             Way::HttpConnections => held::http_connections(agent, MAX_HELD).await,
             Way::HalfFrames => held::half_frames(agent, MAX_HALVES).await,
