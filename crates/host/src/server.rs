@@ -1,5 +1,6 @@
 //! One configured server: its eras, its connections and the sessions of its clients.
 
+use crate::eviction::Evictions;
 use crate::failure;
 use crate::host::Host;
 use crate::lanes::Lanes;
@@ -7,6 +8,7 @@ use crate::open_error::OpenError;
 use crate::processes::Processes;
 use crate::session::{Session, SessionId};
 use crate::session_setup::{restore_session_state, send_setup_request};
+use crate::session_table::SessionTable;
 use crate::tasks::TaskPermits;
 use crate::upstream::{Upstream, Usage, host_initialize, server_down};
 use futures_util::future::join_all;
@@ -15,7 +17,6 @@ use serde_json::json;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
-use tokio::time::Instant;
 use toolbus_base::Share;
 use toolbus_mcp::{Era, Raw, RpcError, raw};
 use toolbus_protocol::ErrorCode;
@@ -44,9 +45,9 @@ pub struct Server {
     pub(super) spare: Mutex<Option<Arc<Upstream>>>,
     /// Whether the server was seen to list other tools than at first, which may depend on the client.
     pub lists_vary: AtomicBool,
-    pub(super) sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
-    /// A search found no connection to close; until then, another one would not either, and there can be many sessions.
-    pub(super) nothing_idle_until: Mutex<Instant>,
+    pub(super) sessions: Mutex<SessionTable>,
+    /// When to search for a connection that can be closed.
+    pub(super) evictions: Evictions,
     pub lanes: Arc<Lanes>,
     /// Held while the lists are read and stored, so that an older list never replaces a newer one.
     pub reading: tokio::sync::Mutex<()>,
@@ -64,7 +65,7 @@ impl Server {
             spare: Mutex::default(),
             lists_vary: AtomicBool::new(false),
             sessions: Mutex::default(),
-            nothing_idle_until: Mutex::new(Instant::now()),
+            evictions: Evictions::default(),
             lanes: Arc::default(),
             reading: tokio::sync::Mutex::default(),
             config,
@@ -215,18 +216,16 @@ impl Server {
         let (max, share) = (host.options.limits.max_remembered_sessions, host.share_of(role));
         // Sessions of tasks are limited by the number of tasks.
         if !id.is_of_task() {
-            let others = sessions.keys().filter(|known| !known.is_of_task());
-            let (all, own) =
-                others.fold((0, 0), |(all, own), known| (all + 1, own + u64::from(known.agent() == id.agent())));
+            let (own, all) = sessions.counts(id.agent());
             if !share.unwrap_or(Share::DEFAULT).admits(own, (max as u64).saturating_sub(all)) {
                 let (name, agent) = (self.name(), id.agent());
                 let message = format!("agent {agent:?} has used up its share of the {max} sessions of server {name:?}");
                 return Err(failure::bus(ErrorCode::TooManySessions, message));
             }
         }
-        let session = Session::new(id.clone(), era, share);
+        let session = Session::new(id, era, share);
         session.set_role(role);
-        sessions.insert(id, Arc::clone(&session));
+        sessions.insert(Arc::clone(&session));
         Ok(session)
     }
 
@@ -242,7 +241,7 @@ impl Server {
     /// Removes sessions, to be ended by [`Server::end_sessions`].
     pub fn take_sessions(&self, is_ended: impl Fn(&SessionId) -> bool) -> Vec<Arc<Session>> {
         let mut sessions = self.sessions.lock().expect("no code panics while it holds this lock");
-        sessions.extract_if(|known, _| is_ended(known)).map(|(_, session)| session).collect()
+        sessions.take(|session| is_ended(&session.id))
     }
 
     /// Closes the own connections of sessions, all at the same time: a server may take seconds to exit.
@@ -259,8 +258,7 @@ impl Server {
     pub async fn reap(&self) {
         let idle: Vec<_> = {
             let mut sessions = self.sessions.lock().expect("no code panics while it holds this lock");
-            let ids: Vec<_> = sessions.values().filter(|session| session.is_idle(self.config.idle)).cloned().collect();
-            ids.into_iter().filter_map(|session| sessions.remove(&session.id)).collect()
+            sessions.take(|session| session.is_idle(self.config.idle))
         };
         for session in &idle {
             tracing::debug!(server = self.name(), worker = session.id.mailbox, "closing an idle session");
@@ -269,8 +267,7 @@ impl Server {
     }
 
     pub async fn close(&self) {
-        let sessions: Vec<_> =
-            self.sessions.lock().expect("no code panics while it holds this lock").drain().map(|(_, s)| s).collect();
+        let sessions = self.take_sessions(|_| true);
         self.end_sessions(sessions).await;
         let spare = self.spare.lock().expect("no code panics while it holds this lock").take();
         let shared = [self.modern.lock().await.take(), self.shared_legacy.lock().await.take()];

@@ -16,13 +16,7 @@ impl Server {
     /// A slot for the session's connection. If its agent may not have one more, an idle connection is closed: one of the
     /// agent's own, if others are free.
     pub(super) async fn free_slot(&self, host: &Host, session: &Session) -> Option<ProcessSlot> {
-        let agent = session.id.agent();
-        let take = || self.processes.take(agent, session.share.unwrap_or_else(|| self.processes.default_share()));
-        if let Some(slot) = take() {
-            return Some(slot);
-        }
-        self.make_room(host, self.processes.has_free().then_some(agent)).await;
-        take()
+        self.slot_or_next_search(host, session).await.ok()
     }
 
     /// Waits for such a slot.
@@ -30,46 +24,55 @@ impl Server {
         loop {
             let mut returned = std::pin::pin!(self.processes.returned());
             returned.as_mut().enable();
-            if let Some(slot) = self.free_slot(host, session).await {
-                return slot;
-            }
-            let idle_at = self.next_idle(host.options.limits.evicted_after.max(MIN_EVICTION_INTERVAL));
+            let next_search = match self.slot_or_next_search(host, session).await {
+                Ok(slot) => return slot,
+                Err(next_search) => next_search,
+            };
             tokio::select! {
                 () = returned => {}
-                () = tokio::time::sleep_until(idle_at) => {}
+                () = tokio::time::sleep_until(next_search) => {}
             }
         }
+    }
+
+    /// A slot for the session's connection, or the time of the next search for an idle connection.
+    async fn slot_or_next_search(&self, host: &Host, session: &Session) -> Result<ProcessSlot, Instant> {
+        let agent = session.id.agent();
+        let take = || self.processes.take(agent, session.share.unwrap_or_else(|| self.processes.default_share()));
+        if let Some(slot) = take() {
+            return Ok(slot);
+        }
+        let next_search = self.make_room(host, self.processes.has_free().then_some(agent)).await;
+        take().ok_or(next_search)
     }
 
     /// Waits for a slot in FIFO order: until one is returned, or a connection is idle for long enough to be closed.
     pub async fn wait_for_slot(&self, host: &Host, agent: &str) -> ProcessSlot {
         let mut returned = std::pin::pin!(self.processes.wait(agent));
-        let mut idle_at = Instant::now();
+        let mut next_search = Instant::now();
         loop {
             tokio::select! {
                 biased;
                 slot = &mut returned => return slot,
-                () = tokio::time::sleep_until(idle_at) => self.make_room(host, None).await,
+                () = tokio::time::sleep_until(next_search) => next_search = self.make_room(host, None).await,
             }
-            idle_at = self.next_idle(host.options.limits.evicted_after.max(MIN_EVICTION_INTERVAL));
         }
     }
 
-    /// When the next connection may be idle for that long. One that is in use now is so later than those that are not.
-    fn next_idle(&self, idle: Duration) -> Instant {
-        let now = Instant::now();
+    /// When the next connection may be idle for long enough. One that is in use now is so later than those that are not.
+    fn next_idle(&self, host: &Host) -> Instant {
+        let (now, idle) = (Instant::now(), host.options.limits.evicted_after.max(MIN_EVICTION_INTERVAL));
         let sessions = self.sessions.lock().expect("no code panics while it holds this lock");
         let next = sessions.values().filter_map(|session| session.idle_at(idle)).filter(|at| *at > now).min();
-        next.unwrap_or(now + idle).min(now + idle)
+        next.unwrap_or(now + idle).clamp(now + MIN_EVICTION_INTERVAL, now + idle)
     }
 
     /// Closes the longest idle connection, if it was idle for `evicted_after`: its client may have disconnected without
-    /// closing its session. If not, its next call reconnects. With `of`, only a connection of that agent.
-    async fn make_room(&self, host: &Host, of: Option<&str>) {
-        if of.is_none()
-            && *self.nothing_idle_until.lock().expect("no code panics while it holds this lock") > Instant::now()
-        {
-            return;
+    /// closing its session. If not, its next call reconnects. With `of`, only a connection of that agent. Returns when to search
+    /// again.
+    async fn make_room(&self, host: &Host, of: Option<&str>) -> Instant {
+        if let Some(next) = self.evictions.next(of) {
+            return next;
         }
         let mut idle: Vec<_> = {
             let sessions = self.sessions.lock().expect("no code panics while it holds this lock");
@@ -92,14 +95,12 @@ impl Server {
                     "closing an idle session to free its slot"
                 );
                 upstream.close().await;
-                return;
+                return Instant::now() + MIN_EVICTION_INTERVAL;
             }
         }
-        if of.is_some() {
-            return;
-        }
-        let until = Instant::now() + MIN_EVICTION_INTERVAL;
-        *self.nothing_idle_until.lock().expect("no code panics while it holds this lock") = until;
+        let next = self.next_idle(host);
+        self.evictions.found_nothing(of, next);
+        next
     }
 }
 

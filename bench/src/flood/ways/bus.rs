@@ -95,8 +95,9 @@ async fn send(
         if !received.is_empty() {
             write(&mut writer, serde_json::json!({"kind": "ack_tags", "tags": received}).to_string()).await?;
         }
-        write(&mut writer, frame(number)).await?;
+        // Counted before it is written: the broker may close the connection before a large frame is complete.
         agent.tally.sent();
+        write(&mut writer, frame(number)).await?;
     }
     drop(unread);
     Ok(())
