@@ -19,6 +19,7 @@ mod original_extras;
 mod original_mcp;
 mod original_mcp_restart;
 mod original_run;
+mod original_tls;
 mod our_client;
 mod our_client_asks;
 mod our_client_restart;

@@ -111,7 +111,7 @@ pub fn result(result: &Raw) -> Result<ModernResult, MembersError> {
 /// Modern servers describe themselves in every result; a legacy client knows its server from `initialize`, which with several
 /// servers is another one.
 fn remove_server_info(result: &mut Members) {
-    let Ok(mut own) = Members::of(result.get(meta::META)).map(|own| own.clone()) else { return };
+    let Ok(mut own) = Members::of(result.get(meta::META)).cloned() else { return };
     if own.remove(SERVER_INFO).is_none() {
         return;
     }
