@@ -12,7 +12,6 @@ use crate::session_table::SessionTable;
 use crate::tasks::TaskPermits;
 use crate::upstream::{Upstream, Usage, host_initialize, server_down};
 use futures_util::future::join_all;
-use hashbrown::HashMap;
 use serde_json::json;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};

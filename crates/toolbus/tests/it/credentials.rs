@@ -303,7 +303,7 @@ async fn over_http_every_request_of_a_connection_needs_a_valid_token() {
             let status = status_of_next(&up, &mut socket, &token).await;
             assert!(["200", "401"].contains(&&*status), "{status:?}");
             // Each request opens a session, of which an agent has a share.
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
     .await;
