@@ -118,7 +118,7 @@ impl Answers {
         })
     }
 
-    pub fn inspected(&mut self, _: Partition, id: RequestId, view: InspectView) -> Option<Outgoing> {
+    pub fn inspected(&mut self, id: RequestId, view: InspectView) -> Option<Outgoing> {
         self.gather(id, |merged| {
             let Merged::Inspection(all) = merged else { return };
             merge_lists(&mut all.peers, view.peers, |all, one| *all |= one);
@@ -132,8 +132,8 @@ impl Answers {
         })
     }
 
-    /// A partition reports a follow. The connection is told once all have, and after every change. A peer counts as
-    /// connected as its own partition says: the others learn of it a moment earlier or later.
+    /// A partition reports a follow. The connection is told once all have, and after every change. Whether a peer is
+    /// connected is taken from the follower's home partition alone: the others learn of it a moment earlier or later.
     pub fn followed(
         &mut self,
         partition: Partition,

@@ -38,7 +38,7 @@ impl ConnState {
             }
             Outgoing::Refused { id: Some(ref id), .. } => self.answers.refused(id).then_some(outgoing),
             Outgoing::Status { request_id, view } => self.answers.status(partition, request_id, *view),
-            Outgoing::Inspected { request_id, view } => self.answers.inspected(partition, request_id, *view),
+            Outgoing::Inspected { request_id, view } => self.answers.inspected(request_id, *view),
             Outgoing::Followed { request_id, view } => self.answers.followed(partition, self.home, request_id, *view),
             outgoing => Some(outgoing),
         }
