@@ -4,7 +4,7 @@
 use crate::core::BrokerCore;
 use crate::generations::Change;
 use crate::server::ServerShared;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use toolbus_audit::{AuditLog, Record};
 use toolbus_engine::EndedMessages;
 use toolbus_identity::Agents;
@@ -16,15 +16,11 @@ const MAX_AUDITED: usize = 1000;
 /// could not be recorded.
 pub fn update(server: &Weak<ServerShared>, agents: &Agents) -> bool {
     let Some(server) = server.upgrade() else { return true };
-    let core = &server.core;
-    core.generations().update(
-        agents,
-        |name| server.is_reserved(name),
-        |name, change| apply(core, server.options.audit.as_ref(), name, change),
-    )
+    server.core.update_agents(agents, &|name| server.is_reserved(name), server.options.audit.as_ref())
 }
 
-fn apply(core: &Arc<BrokerCore>, audit: Option<&AuditLog>, name: &str, change: Change) -> toolbus_engine::Seq {
+/// Carries out the change of one agent. Returns the end of the removed messages.
+pub fn apply(core: &BrokerCore, audit: Option<&AuditLog>, name: &str, change: Change) -> toolbus_engine::Seq {
     let (before, removed, reason) = match change {
         Change::Ended => {
             let (before, removed) = core.step(|engine, now, effects| engine.end_generation(now, name, effects));

@@ -4,23 +4,19 @@
 //! host) can't tell which calls were started before. Then the mailbox is fenced: calls below the fence that may have been
 //! pushed before are marked, and the host answers them as unknown instead of running them again.
 
+use crate::state_file::StateFile;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use toolbus_base::{read_private, replace_file};
-use toolbus_engine::Fence;
-use toolbus_protocol::JournalClaim;
+use toolbus_engine::{Fence, JournalClaim};
 
-const FILE: &str = "claims.json";
 /// Mailboxes whose claims are remembered. A claim beyond the limit always fences.
 const MAX_CLAIMS: usize = 4096;
 
-/// The last claim of each mailbox, kept in a file of the data folder.
+/// The last claim of each mailbox, kept in a file.
 #[derive(Clone)]
 pub struct Claims {
-    file: Arc<PathBuf>,
+    file: Arc<dyn StateFile>,
     state: Arc<Mutex<State>>,
     /// Held while the file is written, so that an older state can't replace a newer one.
     writing: Arc<Mutex<()>>,
@@ -54,21 +50,25 @@ pub enum Recorded {
 }
 
 impl Claims {
-    /// Reads the folder's claims. An unreadable file is logged and makes every mailbox's first claim a fence.
-    pub fn open(folder: &Path) -> Self {
-        let file = folder.join(FILE);
-        let state = match read_private(&file) {
-            Ok(bytes) => parse(&bytes).map(|known| State { known, ..State::default() }).unwrap_or_else(|| {
-                tracing::error!(file = %file.display(), "the claims of hosts are unreadable; their mailboxes are fenced");
-                State { is_incomplete: true, ..State::default() }
-            }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => State::default(),
-            Err(error) => {
-                tracing::error!(file = %file.display(), %error, "can't read the claims of hosts; their mailboxes are fenced");
+    /// Reads the claims. An unreadable file is logged and makes every mailbox's first claim a fence.
+    pub fn open(file: Arc<dyn StateFile>) -> Self {
+        let read = match file.read() {
+            Ok(None) => Ok(BTreeMap::new()),
+            Ok(Some(bytes)) => parse(&bytes).ok_or_else(|| "it is damaged".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        let state = match read {
+            Ok(known) => State { known, ..State::default() },
+            Err(reason) => {
+                tracing::error!(
+                    file = file.name(),
+                    reason,
+                    "the claims of hosts are unreadable; their mailboxes are fenced"
+                );
                 State { is_incomplete: true, ..State::default() }
             }
         };
-        Self { file: Arc::new(file), state: Arc::new(Mutex::new(state)), writing: Arc::default() }
+        Self { file, state: Arc::new(Mutex::new(state)), writing: Arc::default() }
     }
 
     /// The fences to restore after a restart.
@@ -102,10 +102,7 @@ impl Claims {
     /// Runs `subscribe` if this is the last claim of the mailbox, while no other can be recorded. Returns whether it ran.
     pub fn if_current(&self, mailbox: &str, claim: &JournalClaim, subscribe: impl FnOnce()) -> bool {
         let state = self.lock();
-        let is_same = |known: &Remembered| {
-            let JournalClaim { journal, epoch, instance, .. } = claim;
-            known.claim.journal == *journal && known.claim.epoch == *epoch && known.claim.instance == *instance
-        };
+        let is_same = |known: &Remembered| known.claim.is_same_process(claim);
         // A claim beyond the limit is not remembered; it has fenced the mailbox.
         let is_current = state.known.get(mailbox).is_none_or(is_same);
         if is_current {
@@ -128,9 +125,9 @@ impl Claims {
             let entries = state.known.iter().map(|(mailbox, remembered)| (mailbox.clone(), remembered.to_json()));
             (entries.collect(), state.changes)
         };
-        match replace_file(&self.file, Value::from(entries).to_string().as_bytes()) {
+        match self.file.replace(Value::from(entries).to_string().as_bytes()) {
             Ok(()) => self.lock().saved = changes,
-            Err(error) => tracing::error!(file = %self.file.display(), %error, "can't write the claims of hosts"),
+            Err(error) => tracing::error!(file = self.file.name(), %error, "can't write the claims of hosts"),
         }
     }
 
@@ -168,7 +165,15 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Remembered>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_file::FolderFile;
     use std::fs;
+    use std::path::Path;
+
+    const FILE: &str = "claims.json";
+
+    fn open(folder: &Path) -> Claims {
+        Claims::open(Arc::new(FolderFile(folder.join(FILE))))
+    }
 
     fn claim(journal: &'static str, epoch: u64) -> JournalClaim {
         let instance = format!("{journal}-{epoch}").into();
@@ -184,7 +189,7 @@ mod tests {
             ..claim("a", epoch)
         };
         let record = |claim| {
-            let claims = Claims::open(folder.path());
+            let claims = open(folder.path());
             let recorded = claims.record("host", claim, || Fence { before: 9, at: 9 });
             claims.save();
             recorded
@@ -204,7 +209,7 @@ mod tests {
     #[test]
     fn another_journal_fences_the_mailbox_and_its_fence_survives_a_restart() {
         let folder = tempfile::tempdir().expect("a folder");
-        let claims = Claims::open(folder.path());
+        let claims = open(folder.path());
         let fence = |before| Fence { before, at: before + 1_000 };
         let record = |name: &str, claim, before| claims.record(name, claim, || fence(before));
         assert_eq!(record("host", claim("a", 1), 50), Recorded::Continued, "the first claim");
@@ -213,12 +218,12 @@ mod tests {
         assert_eq!(record("host", claim("b", 9), 75), Recorded::Unchanged, "a reconnect keeps the fence");
         assert_eq!(record("other", claim("c", 1), 76), Recorded::Continued, "another mailbox");
         claims.save();
-        let claims = Claims::open(folder.path());
+        let claims = open(folder.path());
         assert_eq!(claims.fences(), [("host".to_owned(), fence(70))]);
         let fenced = claims.record("host", claim("a", 3), || fence(80));
         assert_eq!(fenced, Recorded::Fenced, "the first journal has missed calls");
         fs::write(folder.path().join(FILE), "{").expect("writable");
-        let fenced = Claims::open(folder.path()).record("host", claim("a", 3), || fence(90));
+        let fenced = open(folder.path()).record("host", claim("a", 3), || fence(90));
         assert_eq!(fenced, Recorded::Fenced, "it may have been any journal");
     }
 }

@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_websockets::Message as WsMessage;
-use toolbus_engine::{Command, ConnId, Mailboxes, Outgoing, Peer};
+use toolbus_engine::{Command, ConnId, Outgoing, Peer};
 use toolbus_identity::{EndReason, Identity};
 use toolbus_protocol::{BrokerFrame, ErrorCode, Framing};
 
@@ -48,7 +48,7 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
     let restricted = !peer.rights.unrestricted;
     let name = peer.name.clone();
     let conn = server.core.attach(peer, outbox.clone());
-    if !server.core.generations().is_current(&identity) {
+    if !server.core.is_current(&identity) {
         server.core.detach(conn);
         let close = EndReason::Revoked.into();
         outbox.audit_closed(Some(&close));
@@ -174,6 +174,13 @@ impl Connection {
             }
             if self.restricted && self.outbox.is_displaced() {
                 return Poll::Ready(displaced());
+            }
+            // The peer connects again and repeats what was not confirmed, as after a stop.
+            if self.outbox.is_moved() {
+                return Poll::Ready(End::Stopping);
+            }
+            if let Some(registration) = &self.registration {
+                registration.count_refused(&self.outbox.take_refused_senders());
             }
             let before = budget;
             let read = self.read(cx, &mut budget);
@@ -301,8 +308,9 @@ impl Connection {
 }
 
 fn peer(identity: &Identity, numbered_receipts: bool) -> Peer {
-    let Identity { agent, rights, .. } = identity;
-    Peer { name: agent.session_id.clone(), role: agent.role.clone(), numbered_receipts, rights: *rights }
+    let Identity { agent, rights, incarnation, .. } = identity;
+    let (name, role) = (agent.session_id.clone(), agent.role.clone());
+    Peer { name, role, numbered_receipts, rights: *rights, incarnation: *incarnation }
 }
 
 /// Never resolves for a shared token: it cannot be revoked for a single peer.

@@ -2,14 +2,22 @@
 //!
 //! The mutex is a std mutex: it is held for microseconds only, because the engine does no I/O.
 
-use crate::claims::{Claims, Recorded};
+mod commands;
+
+use crate::agent_ends;
+use crate::backend::{Backend, BackendFuture};
+use crate::claims::Claims;
 use crate::clock::Clock;
-use crate::directory::{FolderDirectory, HostDirectory};
+use crate::directory::HostDirectory;
 use crate::dispatch::{Dispatcher, FetchQueue};
 use crate::error::{BrokerError, BrokerResult};
 use crate::generations::Generations;
 use crate::handover;
+use crate::state_file::{FolderFile, ReplacedFile, StateFile};
 use crate::store_threads;
+use crate::stored_directory::StoredDirectory;
+use crate::subscription;
+use hashbrown::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +25,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
+use toolbus_audit::AuditLog;
+use toolbus_base::principal_of;
 use toolbus_engine::{
-    AttemptsNote, Command, ConnId, Effects, Engine, EngineOptions, Fence, Mailboxes, Millis, Names, Outbox, Peer,
-    RestoredMessage, Seq, Settled, Window,
+    AttemptsNote, Command, ConnId, Effects, Engine, EngineOptions, Fence, JournalClaim, Mailboxes, Millis, Names,
+    Outbox, Outgoing, Peer, RestoredMessage, Seq, Settled, Window,
 };
-use toolbus_protocol::JournalClaim;
+use toolbus_identity::{Agents, Identity};
 use toolbus_store::{Disk, LogStore, Replay, Store, StoreError, StoreOptions};
 
 /// Options of [`BrokerCore`].
@@ -48,12 +58,26 @@ impl Default for CoreOptions {
     }
 }
 
+/// A partition of a cluster, to be served by this broker.
+pub struct PartitionOptions {
+    /// Its files, in a replicated log.
+    pub disk: Arc<dyn Disk>,
+    /// The cluster's id and secret.
+    pub identity: toolbus_store::Identity,
+    /// The cluster's directory of hosts.
+    pub hosts: Arc<dyn HostDirectory>,
+    /// Limits and the first sequence number.
+    pub core: CoreOptions,
+}
+
 /// Durable mailboxes in a folder. Dropping it writes pending records and joins its threads.
 pub struct BrokerCore {
     shared: Arc<Shared>,
     identity: String,
     hosts: Arc<dyn HostDirectory>,
     claims: Claims,
+    /// The claims of the connections, with their mailboxes.
+    claimed: Mutex<HashMap<ConnId, (Arc<str>, JournalClaim)>>,
     generations: Generations,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
     /// The lock of the data folder.
@@ -72,6 +96,7 @@ pub(crate) struct Shared {
     pub reserve_bytes: u64,
     failure: OnceLock<BrokerError>,
     failed: CancellationToken,
+    closed: CancellationToken,
 }
 
 pub(crate) struct State {
@@ -95,15 +120,26 @@ impl BrokerCore {
         let lock = disk.lock().ok();
         let mut engine = options.engine.clone();
         engine.fingerprint_seed = identity.seed;
-        let hosts = Arc::new(FolderDirectory::open(folder, identity.seed)?);
+        let hosts = Arc::new(StoredDirectory::in_folder(folder, identity.seed)?);
         let store = StoreOptions { checksum_seed: identity.seed, ..options.store };
-        let kept = (Claims::open(folder), Generations::open(folder)?);
+        let file = |name: &str| Arc::new(FolderFile(folder.join(name))) as Arc<dyn StateFile>;
+        let kept = (Claims::open(file("claims.json")), Generations::open(file("generations.json"))?);
         let options = CoreOptions { engine, store, ..options };
         let mut core = Self::start(Arc::new(disk), identity.id, hosts, kept, options)?;
         core.lock = lock;
         let core = Arc::new(core);
         handover::register(folder, &core);
         Ok(core)
+    }
+
+    /// Opens a partition of a cluster. Blocks on its replicated log.
+    pub fn open_partition(options: PartitionOptions) -> BrokerResult<Arc<Self>> {
+        let PartitionOptions { disk, identity, hosts, mut core } = options;
+        core.engine.fingerprint_seed = identity.seed;
+        core.store.checksum_seed = identity.seed;
+        let file = |name| Arc::new(ReplacedFile::new(Arc::clone(&disk), name, identity.seed)) as Arc<dyn StateFile>;
+        let kept = (Claims::open(file("claims")), Generations::open(file("generations"))?);
+        Self::start(disk, identity.id, hosts, kept, core).map(Arc::new)
     }
 
     fn start(
@@ -160,15 +196,12 @@ impl BrokerCore {
             reserve_bytes: options.reserve_bytes,
             failure: OnceLock::new(),
             failed: CancellationToken::new(),
+            closed: CancellationToken::new(),
         });
         let threads = store_threads::spawn(&shared).map_err(|error| BrokerError::Thread(Arc::new(error)))?;
         let (threads, lock, abandoned) = (Mutex::new(threads), None, AtomicBool::new(false));
-        Ok(Self { shared, identity, hosts, claims, generations, threads, lock, abandoned })
-    }
-
-    /// Sets whether a server serves it.
-    pub(crate) fn set_abandoned(&self, abandoned: bool) {
-        self.abandoned.store(abandoned, Ordering::Relaxed);
+        let claimed = Mutex::default();
+        Ok(Self { shared, identity, hosts, claims, claimed, generations, threads, lock, abandoned })
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
@@ -182,6 +215,7 @@ impl BrokerCore {
             state.stopping = true;
             state.engine.stop_accepting();
         }
+        self.shared.closed.cancel();
         self.shared.writer_wake.notify_all();
         self.shared.fetches.close();
         for thread in self.threads.lock().unwrap_or_else(|_| abort_after_panic()).drain(..) {
@@ -199,36 +233,14 @@ impl BrokerCore {
         &self.identity
     }
 
-    /// A host names the journal behind its mailbox. Another journal than before fences the mailbox. Returns the write of the
-    /// claim, which has to be awaited before the subscription: a claim that a crash of the broker loses would hide that calls
-    /// were pushed to this journal.
-    pub(crate) fn claim(&self, mailbox: &str, claim: JournalClaim) -> Option<tokio::task::JoinHandle<()>> {
-        let fence = || self.shared.lock().engine.fence(self.shared.clock.now(), mailbox);
-        let recorded = self.claims.record(mailbox, claim, fence);
-        if recorded == Recorded::Fenced {
-            tracing::warn!(
-                host = mailbox,
-                "the host has another call journal than before: calls that may have been started are answered as unknown"
-            );
-        }
-        let claims = self.claims.clone();
-        (!claims.are_saved()).then(|| tokio::task::spawn_blocking(move || claims.save()))
-    }
-
-    /// The senders of requests that the subscriber of the mailbox refused.
-    pub(crate) fn refused(&self, mailbox: &str, tags: &[Seq]) -> Vec<Arc<str>> {
-        self.shared.lock().engine.refused(mailbox, tags)
-    }
-
-    /// Subscribes a host, unless another one has claimed the mailbox since: calls that were pushed to that one would be taken
-    /// for new ones.
-    pub(crate) fn subscribe_with(&self, conn: ConnId, mailbox: &str, claim: &JournalClaim) -> bool {
-        self.claims.if_current(mailbox, claim, || self.submit(conn, &mut vec![Command::Subscribe]))
-    }
-
-    /// The generations of the registered agents.
-    pub(crate) fn generations(&self) -> &Generations {
-        &self.generations
+    /// Carries out the changes of the registered agents. Returns false if they could not be recorded. Blocks on the disk.
+    pub(crate) fn update_agents(
+        &self,
+        agents: &Agents,
+        is_excepted: &dyn Fn(&str) -> bool,
+        audit: Option<&AuditLog>,
+    ) -> bool {
+        self.generations.update(agents, is_excepted, |name, change| agent_ends::apply(self, audit, name, change))
     }
 
     /// Runs one engine step.
@@ -241,25 +253,27 @@ impl BrokerCore {
         Arc::clone(&self.hosts)
     }
 
-    /// The window of a subscriber: its maximum of unacknowledged messages and bytes.
-    pub fn window(&self, host: bool) -> Window {
-        self.shared.lock().engine.options().window(host)
-    }
-
     /// Sets the lookup of hosts and send rules. The engine consults it for peers with restricted rights.
     pub fn set_names(&self, names: Arc<dyn Names>) {
         self.shared.lock().engine.set_names(names);
-    }
-
-    /// Whether new messages are refused because the disk is nearly full.
-    pub fn disk_low(&self) -> bool {
-        self.shared.lock().engine.disk_low()
     }
 
     /// Resolves with the error when storage has failed.
     pub async fn failed(&self) -> BrokerError {
         self.shared.failed.cancelled().await;
         self.shared.failure.get().cloned().expect("the failure is set before the token is cancelled")
+    }
+
+    /// Like [`failed`](Self::failed), but without keeping the core. Resolves with `None` when the core is closed.
+    pub fn failure(&self) -> impl Future<Output = Option<BrokerError>> + use<> {
+        let (failed, closed) = (self.shared.failed.clone(), self.shared.closed.clone());
+        let shared = Arc::downgrade(&self.shared);
+        async move {
+            tokio::select! {
+                () = failed.cancelled() => shared.upgrade()?.failure.get().cloned(),
+                () = closed.cancelled() => None,
+            }
+        }
     }
 
     /// Whether storage has failed.
@@ -325,6 +339,13 @@ impl Shared {
         }
     }
 
+    /// Has the engine carry out commands of a connection.
+    pub fn submit(&self, conn: ConnId, commands: impl IntoIterator<Item = Command>) {
+        self.step(|engine, now, effects| {
+            commands.into_iter().for_each(|command| engine.handle(now, conn, command, effects));
+        });
+    }
+
     /// Runs one engine step under the lock and dispatches its effects.
     pub fn step<T>(&self, step: impl FnOnce(&mut Engine, Millis, &mut Effects) -> T) -> T {
         let mut guard = self.lock();
@@ -333,40 +354,6 @@ impl Shared {
         state.dispatcher.dispatch(&mut state.effects, &self.fetches);
         self.wake_writer_if_due(state);
         result
-    }
-}
-
-impl Mailboxes for BrokerCore {
-    fn attach(&self, peer: Peer, outbox: Arc<dyn Outbox>) -> ConnId {
-        let conn = {
-            let mut state = self.shared.lock();
-            let conn = state.engine.connect(self.shared.clock.now(), peer);
-            state.dispatcher.attach(conn, outbox);
-            conn
-        };
-        self.shared.step(|engine, _, effects| engine.notify_followers(effects));
-        conn
-    }
-
-    fn submit(&self, conn: ConnId, commands: &mut Vec<Command>) {
-        if self.has_failed() {
-            commands.clear();
-            return;
-        }
-        self.shared.step(|engine, now, effects| {
-            for command in commands.drain(..) {
-                engine.handle(now, conn, command, effects);
-            }
-        });
-    }
-
-    fn detach(&self, conn: ConnId) {
-        self.shared.step(|engine, now, effects| engine.disconnect(now, conn, effects));
-        self.shared.lock().dispatcher.detach(conn);
-    }
-
-    fn congested(&self) -> bool {
-        self.shared.lock().engine.congested()
     }
 }
 

@@ -19,6 +19,9 @@ pub enum BrokerError {
     /// The log in the data folder can't be read.
     #[error("can't open the data folder: {0}")]
     Open(#[source] Arc<StoreError>),
+    /// A partition was opened, but the agents that have ended meanwhile could not be recorded in it.
+    #[error("the changes of the agents could not be recorded")]
+    Unrecorded,
     /// The generations of agents can't be read, so messages can't be attributed to agents that had the same name.
     #[error("can't read {}: {reason}", file.display())]
     Generations {

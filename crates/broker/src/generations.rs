@@ -1,24 +1,19 @@
 //! The generations of the registered agents: how many agents of a name have ended, and which one has the name now.
 //!
-//! What an agent began ends with it, also if the broker is not running when its credential is revoked: the file
-//! `generations.json` tells which agent had each name when the broker last looked, and below which message everything of
+//! What an agent began ends with it, also if the broker is not running when its credential is revoked: the file tells which agent had each name when the broker last looked, and below which message everything of
 //! earlier generations has to be removed.
 
 use crate::error::{BrokerError, BrokerResult};
+use crate::state_file::StateFile;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
-use toolbus_base::{read_private, replace_file};
+use std::sync::{Arc, Mutex, MutexGuard};
 use toolbus_engine::Seq;
-use toolbus_identity::{AgentState, Agents, Identity};
+use toolbus_identity::{AgentState, Agents};
 
-const FILE: &str = "generations.json";
-
-/// The generation of each name, kept in a file of the data folder.
+/// The generation of each name, kept in a file.
 pub struct Generations {
-    file: PathBuf,
+    file: Arc<dyn StateFile>,
     state: Mutex<State>,
 }
 
@@ -53,18 +48,17 @@ pub enum Change {
 }
 
 impl Generations {
-    /// Reads the folder's generations. A file that can't be read is an error: without it, an agent could inherit what
-    /// another one of its name began, and to remove all messages instead would lose those of all agents.
-    pub fn open(folder: &Path) -> BrokerResult<Self> {
-        let file = folder.join(FILE);
-        let read = match read_private(&file) {
-            Ok(bytes) => parse(&bytes).ok_or_else(|| "it is damaged".to_owned()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+    /// Reads the generations. A file that can't be read is an error: without it, an agent could inherit what another one of
+    /// its name began, and to remove all messages instead would lose those of all agents.
+    pub fn open(file: Arc<dyn StateFile>) -> BrokerResult<Self> {
+        let read = match file.read() {
+            Ok(Some(bytes)) => parse(&bytes).ok_or_else(|| "it is damaged".to_owned()),
+            Ok(None) => Ok(BTreeMap::new()),
             Err(error) => Err(error.to_string()),
         };
         match read {
             Ok(known) => Ok(Self { file, state: Mutex::new(State { known, is_unsaved: false }) }),
-            Err(reason) => Err(BrokerError::Generations { file, reason }),
+            Err(reason) => Err(BrokerError::Generations { file: file.name().into(), reason }),
         }
     }
 
@@ -75,11 +69,11 @@ impl Generations {
         ended.map(|(name, known)| (name.clone(), known.generation, known.before)).collect()
     }
 
-    /// Whether the agent of this identity still has its name. Ask it after the identity is attached to the engine: either
+    /// Whether this agent still has its name. Ask it after the agent is attached to the engine: either
     /// this is false, or the end of the agent will find it there.
-    pub fn is_current(&self, identity: &Identity) -> bool {
-        let known = self.lock().known.get(identity.principal()).copied();
-        identity.incarnation == 0 || known.is_none_or(|known| known.incarnation == Some(identity.incarnation))
+    pub fn is_current(&self, principal: &str, incarnation: u64) -> bool {
+        let known = self.lock().known.get(principal).copied();
+        incarnation == 0 || known.is_none_or(|known| known.incarnation == Some(incarnation))
     }
 
     /// Compares the agents with the known ones. `apply` carries out the changes; for [`Change::Ended`] it returns the end of
@@ -123,8 +117,8 @@ impl Generations {
         let text = to_json(&state.known);
         // Connections ask for the state, and must not wait for the disk. Updates come one at a time.
         drop(state);
-        if let Err(error) = replace_file(&self.file, text.as_bytes()) {
-            tracing::error!(file = %self.file.display(), %error, "can't write the generations of agents");
+        if let Err(error) = self.file.replace(text.as_bytes()) {
+            tracing::error!(file = self.file.name(), %error, "can't write the generations of agents");
             return false;
         }
         self.lock().is_unsaved = false;
@@ -159,7 +153,9 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Known>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_file::FolderFile;
     use std::fs;
+    use std::path::Path;
     use toolbus_identity::RegisteredAgent;
 
     fn agents(all: &[(&str, u64, AgentState)]) -> Agents {
@@ -167,8 +163,14 @@ mod tests {
         all.iter().map(|(name, incarnation, state)| ((*name).to_owned(), agent(*incarnation, *state))).collect()
     }
 
+    const FILE: &str = "generations.json";
+
+    fn try_open(folder: &Path) -> BrokerResult<Generations> {
+        Generations::open(Arc::new(FolderFile(folder.join(FILE))))
+    }
+
     fn open(folder: &Path) -> Generations {
-        Generations::open(folder).expect("readable")
+        try_open(folder).expect("readable")
     }
 
     /// The changes that these agents cause in a folder.
@@ -202,7 +204,7 @@ mod tests {
         let ended = open(folder.path()).ended();
         assert_eq!(ended, [("ana".to_owned(), 2, 7), ("bo".to_owned(), 2, 7)]);
         fs::write(folder.path().join(FILE), "{").expect("writable");
-        assert!(matches!(Generations::open(folder.path()), Err(BrokerError::Generations { .. })));
+        assert!(matches!(try_open(folder.path()), Err(BrokerError::Generations { .. })));
     }
 
     #[test]
@@ -224,14 +226,10 @@ mod tests {
     fn an_identity_is_current_until_its_agent_ends() {
         let folder = tempfile::tempdir().expect("a folder");
         let generations = open(folder.path());
-        let identity = |incarnation| {
-            let agent = toolbus_protocol::AgentRef::new("ana#x");
-            Identity { incarnation, ..Identity::local(agent, toolbus_identity::Rights::WORKER) }
-        };
-        assert!(generations.is_current(&identity(1)), "an agent that was just added");
+        assert!(generations.is_current("ana", 1), "an agent that was just added");
         generations.update(&agents(&[("ana", 1, AgentState::Valid)]), |_| false, |_, _| 0);
-        assert!(generations.is_current(&identity(1)) && generations.is_current(&identity(0)));
+        assert!(generations.is_current("ana", 1) && generations.is_current("ana", 0));
         generations.update(&agents(&[("ana", 2, AgentState::Valid)]), |_| false, |_, _| 0);
-        assert!(!generations.is_current(&identity(1)) && generations.is_current(&identity(2)));
+        assert!(!generations.is_current("ana", 1) && generations.is_current("ana", 2));
     }
 }

@@ -1,23 +1,19 @@
 //! Host directory operations of one connection: announcements, host lists, and notifications of changes.
 
-use crate::core::BrokerCore;
 use crate::directory::{HostDirectory, ManifestRefusal};
 use crate::name_owners::{HeldBack, explain_all};
 use crate::names::BrokerNames;
 use crate::outbox::ConnectionOutbox;
 use crate::server::ServerShared;
 use crate::shares::Shares;
-use futures_util::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
-use toolbus_engine::{Command, ConnId, Mailboxes, Seq};
+use toolbus_engine::ConnId;
 use toolbus_identity::{Identity, principal_of};
-use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, ErrorCode, Hosts, JournalClaim};
+use toolbus_protocol::{AgentRef, Announce, Announced, AskHosts, BrokerFrame, ErrorCode, Hosts};
 
-/// How often a host renews its claim because another one of the same name did.
-const MAX_CLAIMS_IN_A_ROW: usize = 100;
 /// Maximum number of announcements of one connection that are not durable yet.
 const MAX_PENDING_ANNOUNCEMENTS: usize = 4;
 /// Names held back by one announcement that get a line in the audit log.
@@ -26,7 +22,6 @@ const MAX_AUDITED: usize = 100;
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(100);
 
 pub struct HostRegistration {
-    core: Arc<BrokerCore>,
     shares: Arc<Shares>,
     directory: Arc<dyn HostDirectory>,
     names: Arc<BrokerNames>,
@@ -37,8 +32,6 @@ pub struct HostRegistration {
     outbox: Arc<ConnectionOutbox>,
     announce_permits: Arc<Semaphore>,
     announced: bool,
-    /// The journal that the peer has named.
-    claimed: Option<JournalClaim>,
     watcher: Option<AbortHandle>,
 }
 
@@ -47,61 +40,19 @@ impl HostRegistration {
         let announce_permits = Arc::new(Semaphore::new(MAX_PENDING_ANNOUNCEMENTS));
         let (agent, may_announce) = (identity.agent.clone(), identity.rights.host);
         let (directory, names) = (server.core.hosts(), Arc::clone(&server.names));
-        let (core, shares) = (Arc::clone(&server.core), Arc::clone(&server.shares));
-        let (announced, claimed, watcher) = (false, None, None);
-        Self {
-            core,
-            shares,
-            directory,
-            names,
-            agent,
-            may_announce,
-            conn,
-            outbox,
-            announce_permits,
-            announced,
-            claimed,
-            watcher,
-        }
+        let shares = Arc::clone(&server.shares);
+        let (announced, watcher) = (false, None);
+        Self { shares, directory, names, agent, may_announce, conn, outbox, announce_permits, announced, watcher }
     }
 
-    /// Ignored from a peer that may not be a host.
-    pub fn claim(&mut self, claim: JournalClaim) {
-        if self.may_announce {
-            drop(self.core.claim(&self.agent.session_id, claim.clone()));
-            self.claimed = Some(claim);
-        }
+    /// Whether the peer may be a host.
+    pub fn may_announce(&self) -> bool {
+        self.may_announce
     }
 
     /// Counts refused requests against the shares of their senders.
-    pub fn refused(&self, tags: &[Seq]) {
-        if self.may_announce {
-            let senders = self.core.refused(&self.agent.session_id, tags);
-            senders.iter().for_each(|sender| self.shares.refused(principal_of(sender)));
-        }
-    }
-
-    /// Subscribes the peer when its claim is durable. The claim is renewed: another host of the same name may have claimed the
-    /// mailbox and received calls since this one did.
-    pub fn subscribe(&self) {
-        let (core, conn, mailbox) = (Arc::clone(&self.core), self.conn, self.agent.session_id.clone());
-        let Some(claim) = self.claimed.clone() else { return core.submit(conn, &mut vec![Command::Subscribe]) };
-        let subscribing = async move {
-            for _ in 0..MAX_CLAIMS_IN_A_ROW {
-                if let Some(writing) = core.claim(&mailbox, claim.clone()) {
-                    writing.await.ok();
-                }
-                if core.subscribe_with(conn, &mailbox, &claim) {
-                    return;
-                }
-            }
-            tracing::warn!(host = &*mailbox, "other hosts of the same name claim the mailbox again and again");
-        };
-        let mut subscribing = Box::pin(subscribing);
-        // At once if nothing has to be written.
-        if subscribing.as_mut().now_or_never().is_none() {
-            tokio::spawn(subscribing);
-        }
+    pub fn count_refused(&self, senders: &[Arc<str>]) {
+        senders.iter().for_each(|sender| self.shares.refused(principal_of(sender)));
     }
 
     /// Returns true if the peer acts as a host from now on.

@@ -12,13 +12,16 @@
 mod agent_ends;
 mod app;
 mod auditing;
+mod backend;
 mod budget;
 mod channel;
 mod claims;
 mod clock;
+mod clustered;
 mod connection;
 mod core;
 mod directory;
+mod directory_state;
 mod dispatch;
 mod egress;
 mod error;
@@ -28,6 +31,7 @@ mod generations;
 mod handover;
 mod handshake;
 mod host_registration;
+mod host_storage;
 mod http;
 mod manifest_files;
 mod name_owners;
@@ -42,22 +46,29 @@ mod shares;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
+mod state_file;
 mod store_threads;
+mod stored_directory;
+mod subscription;
 mod tls;
 mod token;
 mod web_origin;
 mod wire;
 
 pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, PeerCertificate, read_body};
-pub use core::{BrokerCore, CoreOptions};
+pub use backend::{Backend, BackendFuture};
+pub use clustered::{ClusterMailboxes, ClusterMailboxesOptions};
+pub use core::{BrokerCore, CoreOptions, PartitionOptions};
 pub use directory::{
     AnnounceFuture, HostDirectory, KEPT_WHILE_AWAY, MAX_HOSTS, MAX_MANIFEST_BYTES, MAX_ROLES_PER_HOST, ManifestRefusal,
 };
 pub use error::{BrokerError, BrokerResult};
+pub use host_storage::{HostChange, HostStorage, StoredManifests, StoredOwners, decode_manifests, encode_manifests};
 pub use http::PeerConnection;
-pub use name_owners::{HeldBack, HoldReason, MAX_NAMES_PER_HOST};
+pub use name_owners::{HeldBack, HoldReason, MAX_NAMES_PER_HOST, NameOwners};
 pub use names::{DenyAll, SendRules};
 pub use server::{BrokerServer, ServerOptions};
+pub use stored_directory::StoredDirectory;
 pub use tls::{TlsError, TlsSettings};
 pub use token::{TokenError, read_private_token, read_token};
 pub use toolbus_engine::Share;

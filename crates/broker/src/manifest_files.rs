@@ -1,26 +1,19 @@
 //! Host manifests on disk: one file per host, replaced atomically, with a checksum. A damaged file is renamed and
 //! skipped; its host will announce again. Beside them the owners of all names.
 
+use crate::host_storage::{HostStorage, StoredManifests, StoredOwners, decode_manifests, encode_manifests};
 use crate::name_owners::NameOwners;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use toolbus_base::{open_private, private_folder, read_private, replace_file, sync_folder};
-use toolbus_protocol::{Announce, ClientFrame, RoleManifest, json};
+use toolbus_protocol::RoleManifest;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 const SUFFIX: &str = "manifests";
 const OWNERS_FILE: &str = "names";
 const DAMAGED_SUFFIX: &str = "damaged";
-
-/// The stored manifests of one host.
-pub struct StoredManifests {
-    pub host: String,
-    pub manifests: Vec<RoleManifest>,
-    /// When the host was last known to be online.
-    pub last_seen: SystemTime,
-}
 
 pub struct ManifestFiles {
     folder: PathBuf,
@@ -35,21 +28,6 @@ impl ManifestFiles {
             private_folder(&folder)?;
         }
         Ok(Self { folder, seed })
-    }
-
-    /// Reads all files that are undamaged and younger than `max_age`.
-    pub fn read_all(&self, max_age: Duration) -> Vec<StoredManifests> {
-        let entries = match fs::read_dir(&self.folder) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
-            Err(error) => {
-                tracing::error!(%error, folder = %self.folder.display(), "can't list the host manifests");
-                return Vec::new();
-            }
-        };
-        let paths = entries.flatten().map(|entry| entry.path());
-        let manifests = paths.filter(|path| path.extension().is_some_and(|extension| extension == SUFFIX));
-        manifests.filter_map(|path| self.read_or_set_aside(&path, max_age)).collect()
     }
 
     fn read_or_set_aside(&self, path: &Path, max_age: Duration) -> Option<StoredManifests> {
@@ -69,25 +47,6 @@ impl ManifestFiles {
         }
     }
 
-    /// Reads the owners of names. If the file is damaged, the hosts get their names anew, in the order of their names.
-    pub fn read_owners(&self) -> NameOwners {
-        let path = self.folder.join(OWNERS_FILE);
-        let text = match self.read_text(&path) {
-            Ok(text) => NameOwners::from_text(&text).ok_or_else(|| damaged("it can't be parsed")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return NameOwners::default(),
-            Err(error) => Err(error),
-        };
-        text.unwrap_or_else(|error| {
-            tracing::error!(%error, file = %path.display(), "the owners of names are damaged; the file is renamed");
-            fs::rename(&path, path.with_extension(DAMAGED_SUFFIX)).ok();
-            NameOwners::default()
-        })
-    }
-
-    pub fn write_owners(&self, owners: &NameOwners) -> io::Result<()> {
-        self.write_text(&self.folder.join(OWNERS_FILE), &owners.to_text())
-    }
-
     /// Format: a line with the checksum, then the text.
     fn read_text(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = read_private(path)?;
@@ -103,41 +62,13 @@ impl ManifestFiles {
         replace_file(path, format!("{}{text}", self.checksum(text.as_bytes())).as_bytes())
     }
 
-    /// The text is the announcement as a JSON frame with the host's name as request id.
     fn read(&self, path: &Path) -> io::Result<StoredManifests> {
         let text = self.read_text(path)?;
-        match json::read_client(&text) {
-            Ok(ClientFrame::Announce(Announce { request_id, manifests })) if self.path_of(&request_id) == path => {
-                Ok(StoredManifests {
-                    host: request_id.to_string(),
-                    manifests,
-                    last_seen: fs::metadata(path)?.modified()?,
-                })
+        match decode_manifests(&text) {
+            Some((host, manifests)) if self.path_of(&host) == path => {
+                Ok(StoredManifests { host, manifests, last_seen: fs::metadata(path)?.modified()?, revision: 0 })
             }
             _ => Err(damaged("the content does not match the file name")),
-        }
-    }
-
-    pub fn write(&self, host: &str, manifests: &[RoleManifest]) -> io::Result<()> {
-        let announce = Announce { request_id: host.into(), manifests: manifests.to_vec() };
-        let no_agent = toolbus_protocol::AgentRef::new("");
-        let text = json::write_client(&ClientFrame::Announce(announce), &no_agent);
-        self.write_text(&self.path_of(host), &text)
-    }
-
-    pub fn remove(&self, host: &str) -> io::Result<()> {
-        match fs::remove_file(self.path_of(host)) {
-            Ok(()) => sync_folder(&self.folder),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Sets the file's modification time, which is when the host was last online. Needs no fsync: losing it only makes
-    /// the file expire earlier.
-    pub fn touch(&self, host: &str) {
-        if let Ok(file) = open_private(&self.path_of(host), OpenOptions::new().append(true)) {
-            file.set_modified(SystemTime::now()).ok();
         }
     }
 
@@ -155,6 +86,68 @@ impl ManifestFiles {
 
     fn checksum(&self, text: &[u8]) -> String {
         format!("{:016x}\n", xxh3_64_with_seed(text, self.seed))
+    }
+}
+
+impl HostStorage for ManifestFiles {
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Reads all files that are undamaged.
+    fn read_manifests(&self, max_age: Duration) -> io::Result<Vec<StoredManifests>> {
+        let entries = match fs::read_dir(&self.folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => {
+                tracing::error!(%error, folder = %self.folder.display(), "can't list the host manifests");
+                return Ok(Vec::new());
+            }
+        };
+        let paths = entries.flatten().map(|entry| entry.path());
+        let manifests = paths.filter(|path| path.extension().is_some_and(|extension| extension == SUFFIX));
+        Ok(manifests.filter_map(|path| self.read_or_set_aside(&path, max_age)).collect())
+    }
+
+    /// If the file is damaged, the hosts get their names anew, in the order of their names.
+    fn read_owners(&self) -> io::Result<StoredOwners> {
+        let path = self.folder.join(OWNERS_FILE);
+        let owners = match self.read_text(&path) {
+            Ok(text) => NameOwners::from_text(&text).ok_or_else(|| damaged("it can't be parsed")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(StoredOwners::default()),
+            Err(error) => Err(error),
+        };
+        let owners = owners.unwrap_or_else(|error| {
+            tracing::error!(%error, file = %path.display(), "the owners of names are damaged; the file is renamed");
+            fs::rename(&path, path.with_extension(DAMAGED_SUFFIX)).ok();
+            NameOwners::default()
+        });
+        Ok(StoredOwners { owners, revision: 0 })
+    }
+
+    fn write_owners(&self, _revision: u64, owners: &NameOwners) -> io::Result<Option<u64>> {
+        self.write_text(&self.folder.join(OWNERS_FILE), &owners.to_text())?;
+        Ok(Some(0))
+    }
+
+    fn write_manifests(&self, host: &str, manifests: &[RoleManifest]) -> io::Result<u64> {
+        self.write_text(&self.path_of(host), &encode_manifests(host, manifests))?;
+        Ok(0)
+    }
+
+    fn remove_manifests(&self, host: &str) -> io::Result<()> {
+        match fs::remove_file(self.path_of(host)) {
+            Ok(()) => sync_folder(&self.folder),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets the file's modification time, without an fsync.
+    fn touch(&self, host: &str) {
+        if let Ok(file) = open_private(&self.path_of(host), OpenOptions::new().append(true)) {
+            file.set_modified(SystemTime::now()).ok();
+        }
     }
 }
 

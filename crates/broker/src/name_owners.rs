@@ -1,7 +1,7 @@
 //! Which host owns which name. The first host that offers a name keeps it, also while it is away, until a rule of the
 //! operator gives the name to another one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use toolbus_mcp::ListKind;
 use toolbus_policy::{Offer, PolicySet, confusable_key};
 
@@ -33,6 +33,8 @@ pub enum HoldReason {
     NotGranted,
     /// The host owns [`MAX_NAMES_PER_HOST`] names.
     TooMany,
+    /// No host owns the name yet. The next announcement of the host claims it.
+    Unclaimed,
 }
 
 impl HoldReason {
@@ -46,6 +48,7 @@ impl HoldReason {
             Self::GrantedTo(owner) => format!("[hosts.{owner}] in the broker's toolbus.toml covers it"),
             Self::NotGranted => format!("[hosts.{host}] in the broker's toolbus.toml does not cover it"),
             Self::TooMany => format!("the host owns {MAX_NAMES_PER_HOST} names already"),
+            Self::Unclaimed => format!("host {host} has not claimed it yet; its next announcement does"),
         }
     }
 }
@@ -119,6 +122,31 @@ impl NameOwners {
                 _ => self.assign(key, host),
             },
         }
+    }
+
+    /// Whether the rules allow the host to offer the name and it owns it already. Unlike [`claim`](Self::claim), it gives
+    /// nothing away: names that other brokers handle must not become visible before they are durably owned.
+    pub fn view(&self, rules: &PolicySet, host: &str, kind: ListKind, name: &str) -> Result<(), HoldReason> {
+        match rules.offer(host, name) {
+            Offer::NotGranted => return Err(HoldReason::NotGranted),
+            Offer::GrantedTo(other) => return Err(HoldReason::GrantedTo(other.to_owned())),
+            Offer::Granted | Offer::FirstCome => {}
+        }
+        match self.owners.get(&key(kind, name)) {
+            Some(owner) if owner == host => Ok(()),
+            Some(owner) => Err(HoldReason::OwnedBy(owner.clone())),
+            None if self.counts.get(host).is_some_and(|count| *count >= MAX_NAMES_PER_HOST) => Err(HoldReason::TooMany),
+            None => Err(HoldReason::Unclaimed),
+        }
+    }
+
+    /// The hosts that own other names in `other` than here.
+    pub fn hosts_that_differ<'a>(&'a self, other: &'a Self) -> HashSet<&'a str> {
+        let changed = |from: &'a Self, to: &'a Self| {
+            let changed = from.owners.iter().filter(|(key, owner)| to.owners.get(*key) != Some(*owner));
+            changed.map(|(_, owner)| owner.as_str())
+        };
+        changed(self, other).chain(changed(other, self)).collect()
     }
 
     fn assign(&mut self, key: (String, String), host: &str) -> Result<(), HoldReason> {

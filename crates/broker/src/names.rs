@@ -130,7 +130,7 @@ impl Names for BrokerNames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::FolderDirectory;
+    use crate::stored_directory::StoredDirectory;
     use serde_json::json;
     use toolbus_engine::ConnId;
     use toolbus_identity::SharedToken;
@@ -162,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn an_agent_that_may_do_nothing_has_the_least_share() {
         let folder = tempfile::tempdir().expect("a folder");
-        let hosts = Arc::new(FolderDirectory::open(folder.path(), 1).expect("an empty folder"));
+        let hosts = Arc::new(StoredDirectory::in_folder(folder.path(), 1).expect("an empty folder"));
         let names = BrokerNames::new(Arc::new(SharedToken::new("t")), Arc::clone(&hosts) as Arc<dyn HostDirectory>);
         names.set_rules(Arc::new(Rules));
         let shares = || ["reader", "guest", "writer", "batch"].map(|role| names.share(Some(role)).to_string());

@@ -21,6 +21,15 @@ pub struct Offers {
 
 /// Claims all names of the manifests for the host and removes those that it does not get.
 pub fn claim_all(owners: &mut NameOwners, rules: &PolicySet, host: &str, announced: &[RoleManifest]) -> Offers {
+    offers_of(Owners::Claim(owners), rules, host, announced)
+}
+
+/// Removes all names that the host does not own already.
+pub fn view_all(owners: &NameOwners, rules: &PolicySet, host: &str, announced: &[RoleManifest]) -> Offers {
+    offers_of(Owners::View(owners), rules, host, announced)
+}
+
+fn offers_of(owners: Owners<'_>, rules: &PolicySet, host: &str, announced: &[RoleManifest]) -> Offers {
     let mut claims = Claims { owners, rules, host, decided: HashMap::new(), held_back: Vec::new() };
     let visible = |announced: &RoleManifest| {
         let (manifest, is_of_use) = claims.visible(&announced.manifest);
@@ -38,8 +47,13 @@ impl Offers {
     }
 }
 
+enum Owners<'a> {
+    Claim(&'a mut NameOwners),
+    View(&'a NameOwners),
+}
+
 struct Claims<'a> {
-    owners: &'a mut NameOwners,
+    owners: Owners<'a>,
     rules: &'a PolicySet,
     host: &'a str,
     decided: HashMap<(ListKind, String), Option<HoldReason>>,
@@ -83,7 +97,10 @@ impl Claims<'_> {
         if let Some(decided) = self.decided.get(&key) {
             return decided.clone().map(|reason| HeldBack { kind, name, reason });
         }
-        let held = self.owners.claim(self.rules, self.host, kind, &name).err();
+        let held = match &mut self.owners {
+            Owners::Claim(owners) => owners.claim(self.rules, self.host, kind, &name).err(),
+            Owners::View(owners) => owners.view(self.rules, self.host, kind, &name).err(),
+        };
         self.decided.insert(key, held.clone());
         let held = held.map(|reason| HeldBack { kind, name, reason });
         self.held_back.extend(held.clone());

@@ -34,6 +34,8 @@ pub struct ConnectionOutbox {
     blocked: AtomicBool,
     /// Another connection has subscribed to the mailbox.
     displaced: AtomicBool,
+    /// A partition has another owner: the peer has to connect again.
+    moved: AtomicBool,
     auditor: Option<Auditor>,
 }
 
@@ -45,6 +47,8 @@ struct Queue {
     signals: usize,
     signal_bytes: usize,
     notices: usize,
+    /// Senders of requests that the peer refused as a host.
+    refused_senders: Vec<Arc<str>>,
     /// Index of the queued state of each follow, so that a later state replaces it.
     followed: HashMap<ByteString, usize>,
     /// Index of the last queued event of each call. Built when the limit is reached for the first time.
@@ -81,7 +85,8 @@ impl ConnectionOutbox {
     pub fn end_poll(&self) -> bool {
         self.awake.store(false, Ordering::Release);
         let queue = self.queue.lock().expect("no code panics while holding the queue lock");
-        queue.frames.is_empty() && queue.broker_frames.is_empty()
+        let has_senders = !queue.refused_senders.is_empty();
+        queue.frames.is_empty() && queue.broker_frames.is_empty() && !has_senders && !self.is_moved()
     }
 
     /// Appends all queued frames to the lists.
@@ -117,6 +122,17 @@ impl ConnectionOutbox {
         self.blocked.store(blocked, Ordering::Relaxed);
     }
 
+    /// Whether the connection has to end because a partition has another owner.
+    pub fn is_moved(&self) -> bool {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// The senders of requests that the peer refused since the last time.
+    pub fn take_refused_senders(&self) -> Vec<Arc<str>> {
+        let mut queue = self.queue.lock().expect("no code panics while holding the queue lock");
+        std::mem::take(&mut queue.refused_senders)
+    }
+
     pub fn is_displaced(&self) -> bool {
         self.displaced.load(Ordering::Relaxed)
     }
@@ -133,6 +149,17 @@ impl Outbox for ConnectionOutbox {
         {
             let mut queue = self.queue.lock().expect("no code panics while holding the queue lock");
             for mut frame in outgoing.drain(..) {
+                match frame {
+                    Outgoing::Moved => {
+                        self.moved.store(true, Ordering::Relaxed);
+                        continue;
+                    }
+                    Outgoing::RefusedSenders { senders } => {
+                        queue.refused_senders.extend(senders);
+                        continue;
+                    }
+                    _ => {}
+                }
                 if queue.replaces_followed(&mut frame) || !queue.admits(&mut frame, blocked) {
                     continue;
                 }

@@ -2,6 +2,7 @@
 
 use crate::agent_ends;
 use crate::app::HttpApp;
+use crate::backend::Backend;
 use crate::connection;
 use crate::core::BrokerCore;
 use crate::error::{BrokerError, BrokerResult};
@@ -77,7 +78,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// Serves a [`BrokerCore`] on a listener.
+/// Serves a [`BrokerCore`], or another [`Backend`], on a listener.
 pub struct BrokerServer {
     shared: Arc<ServerShared>,
     /// Makes `serve` shut down.
@@ -85,7 +86,7 @@ pub struct BrokerServer {
 }
 
 pub(crate) struct ServerShared {
-    pub core: Arc<BrokerCore>,
+    pub core: Arc<dyn Backend>,
     pub authenticator: Arc<dyn Authenticator>,
     pub names: Arc<BrokerNames>,
     /// Names of in-process agents; remote peers can't use them.
@@ -109,7 +110,7 @@ impl BrokerServer {
 
     /// A server with its own authenticator and options.
     pub fn with_options(
-        core: Arc<BrokerCore>,
+        core: Arc<impl Backend>,
         authenticator: Box<dyn Authenticator>,
         options: ServerOptions,
     ) -> Arc<Self> {
@@ -118,7 +119,7 @@ impl BrokerServer {
 
     /// Like [`with_options`](Self::with_options), for an authenticator that is shared with other components.
     pub fn with_authenticator(
-        core: Arc<BrokerCore>,
+        core: Arc<impl Backend>,
         authenticator: Arc<dyn Authenticator>,
         options: ServerOptions,
     ) -> Arc<Self> {
@@ -297,7 +298,7 @@ struct Serving(Arc<ServerShared>);
 
 impl Serving {
     fn begin(server: &Arc<ServerShared>) -> Self {
-        server.core.set_abandoned(false);
+        server.core.set_served(true);
         Self(Arc::clone(server))
     }
 }
@@ -305,7 +306,7 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         self.0.stop.cancel();
-        self.0.core.set_abandoned(true);
+        self.0.core.set_served(false);
     }
 }
 
@@ -357,10 +358,7 @@ impl ServerShared {
         if self.is_draining() {
             return Err("stopping\n".into());
         }
-        if self.core.disk_low() {
-            return Err("the disk is nearly full; new messages are refused\n".into());
-        }
-        Ok(())
+        self.core.unready().map_or(Ok(()), |reason| Err(format!("{reason}\n")))
     }
 
     /// The limits for `welcome`. With unrestricted rights any peer may be a host, so the window of hosts applies only

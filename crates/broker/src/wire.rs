@@ -9,8 +9,8 @@ use toolbus_engine::{
 };
 use toolbus_protocol::{
     self as protocol, AckResult, AgentRef, Body, BrokerFrame, CancelResult, ClientFrame, Connection, Deliver, Envelope,
-    ErrorCode, Event, Followed, Inspected, MailboxStatus, MessageRef, MessageRow, Push, Refusal as RefusalFrame,
-    Status, compact,
+    ErrorCode, Event, Followed, Inspected, JournalClaim, MailboxStatus, MessageRef, MessageRow, Push,
+    Refusal as RefusalFrame, Status, compact,
 };
 
 /// Converts a client frame to a command. Returns `None` for frames that are not for the engine or of unknown kind.
@@ -54,6 +54,11 @@ pub fn command(frame: ClientFrame) -> Option<Command> {
         | ClientFrame::Refused { .. }
         | ClientFrame::Unknown { .. } => return None,
     })
+}
+
+/// Converts a host's claim.
+pub fn claim(JournalClaim { journal, epoch, instance, ancestors }: JournalClaim) -> toolbus_engine::JournalClaim {
+    toolbus_engine::JournalClaim { journal, epoch, instance, ancestors }
 }
 
 fn event_command(Event { peer, correlation_id, body }: Event, batch: bool) -> Command {
@@ -119,6 +124,9 @@ pub fn deep_copy(text: &ByteString) -> ByteString {
 pub fn frame(outgoing: &Outgoing) -> BrokerFrame {
     match outgoing {
         Outgoing::Message { message, attempt, deadline_ms } => push(message, *attempt, *deadline_ms),
+        Outgoing::RefusedSenders { .. } | Outgoing::Moved => {
+            unreachable!("the outbox keeps what is for the connection")
+        }
         Outgoing::Unsure { id } => BrokerFrame::Unsure { id: id.clone() },
         Outgoing::AgentsEnded { agents } => BrokerFrame::AgentsEnded { agents: agents.iter().map(agent_end).collect() },
         Outgoing::Receipt { id, .. } => BrokerFrame::Delivered { id: id.clone() },

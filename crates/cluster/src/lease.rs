@@ -173,6 +173,11 @@ impl Lease {
         self.seen.as_ref()?.record.owner.as_deref()
     }
 
+    /// The epoch of the record; 0 if none was seen.
+    pub fn record_epoch(&self) -> u64 {
+        self.seen.as_ref().map_or(0, |seen| seen.record.epoch)
+    }
+
     /// How long the record has not changed.
     pub fn silent_for(&self, now: Millis) -> Millis {
         self.seen.as_ref().map_or(0, |seen| now.saturating_sub(seen.since))
@@ -207,7 +212,7 @@ impl Lease {
         if self.seen.as_ref().is_none_or(|seen| seen.revision < revision) {
             self.seen = Some(Seen { revision, record, since: now });
         }
-        let (is_mine, seen_epoch) = (self.is_mine(), self.epoch());
+        let (is_mine, seen_epoch) = (self.is_mine(), self.record_epoch());
         match &mut self.state {
             State::Claiming { epoch, .. } if is_mine && seen_epoch == *epoch => {
                 let epoch = *epoch;
@@ -231,10 +236,6 @@ impl Lease {
             _ => {}
         }
         self.claim_if_free(now, effects);
-    }
-
-    fn epoch(&self) -> u64 {
-        self.seen.as_ref().map_or(0, |seen| seen.record.epoch)
     }
 
     /// Claims a partition that has no owner, or whose owner has been silent for too long.
@@ -261,7 +262,7 @@ impl Lease {
     }
 
     fn claim(&mut self, now: Millis, effects: &mut Vec<LeaseEffect>) {
-        let epoch = self.epoch() + 1;
+        let epoch = self.record_epoch() + 1;
         self.state = State::Claiming { epoch, since: now };
         effects.push(self.write(Some(self.me.clone()), epoch));
     }
@@ -304,7 +305,7 @@ impl Lease {
         if matches!(self.state, State::Owning { .. } | State::TakingOver { .. }) {
             effects.push(LeaseEffect::Close);
             self.state = State::Releasing { since: now };
-            effects.push(self.write(None, self.epoch()));
+            effects.push(self.write(None, self.record_epoch()));
         }
     }
 

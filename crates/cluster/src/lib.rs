@@ -8,6 +8,7 @@
 //! - [`Lease`] decides when a broker claims, renews and gives up a partition. It is a hint that keeps brokers from competing:
 //!   the log alone decides who owns a partition, because it rejects every append of a deposed owner.
 //! - [`Router`] makes one set of mailboxes out of all partitions.
+//! - [`Slot`] is the place of a partition at a broker, whose mailboxes change with its owner.
 //! - [`RemotePartition`] and [`PartitionServer`] are the two ends of a link to the broker that owns a partition.
 //!
 //! A takeover appends an epoch entry at the end of the log. The previous owner's next append expects another position, is
@@ -27,6 +28,7 @@ mod replicated_log;
 mod router;
 #[cfg(feature = "testing")]
 pub mod sim_log;
+mod slot;
 mod stream_disk;
 mod takeover;
 mod writer;
@@ -42,6 +44,7 @@ pub use placement::preferred;
 pub use planted::PlantedBug;
 pub use replicated_log::{Append, AppendError, Bounds, LogError, ReplicatedLog};
 pub use router::Router;
+pub use slot::Slot;
 pub use stream_disk::StreamDisk;
 pub use takeover::{TakeoverError, take_over};
 pub use writer::Closed;

@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use toolbus_wal::{Disk, DiskFile};
+use toolbus_wal::{Disk, DiskFile, REPLACED_PREFIX, name_of_copy};
 
 /// Files with this prefix are for manual inspection and stay on the local disk.
 const LOCAL_PREFIX: &str = "damaged-";
@@ -89,8 +89,13 @@ impl Disk for StreamDisk {
         if state.files.remove(name).is_none() {
             return Ok(());
         }
+        let copied = self.0.copy_old_state(&mut state)?;
         // Copies of the records that are still needed must be in the log.
         state.flush()?;
+        for name in copied {
+            self.0.mirror.remove(&name)?;
+            state.files.remove(&*name);
+        }
         let oldest = state.files.values().map(|file| file.first).min();
         oldest.map_or(Ok(()), |first| state.purge_below(first))
     }
@@ -109,6 +114,27 @@ impl Disk for StreamDisk {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Copies the state files that are older than all segments: they would keep the log from being purged. Returns the names
+    /// of the originals, to be removed once the copies are in the log.
+    fn copy_old_state(&self, state: &mut State) -> io::Result<Vec<Arc<str>>> {
+        let is_segment = |name: &str| !name.starts_with(REPLACED_PREFIX);
+        let segments = state.files.iter().filter(|(name, _)| is_segment(name)).map(|(_, file)| file.first);
+        let Some(oldest) = segments.min() else { return Ok(Vec::new()) };
+        let is_old = |(name, file): (&Arc<str>, &FollowedFile)| {
+            (file.first < oldest).then(|| Some((Arc::clone(name), name_of_copy(name)?))).flatten()
+        };
+        let old: Vec<(Arc<str>, String)> = state.files.iter().filter_map(is_old).collect();
+        for (name, copy) in &old {
+            let mut content = vec![0; usize::try_from(self.mirror.open(name)?.size()?).map_err(io::Error::other)?];
+            self.mirror.open(name)?.read_at(0, &mut content)?;
+            self.mirror.create(copy)?.append(&content)?;
+            state.append(&copy.as_str().into(), &content);
+        }
+        Ok(old.into_iter().map(|(name, _)| name).collect())
     }
 }
 

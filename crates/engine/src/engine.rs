@@ -218,6 +218,14 @@ impl Engine {
             Command::AckTags { tags } => self.ack_tags(now, &name, &tags, effects),
             Command::Passed { tags } => self.passed(now, &name, &tags, effects),
             Command::Subscribe => self.subscribe(now, conn, effects),
+            // The shell compares claims.
+            Command::Claim { .. } => {}
+            Command::RefusedRequests { tags } => {
+                let senders = self.refused(&name, &tags);
+                if !senders.is_empty() {
+                    effects.send(conn, Outgoing::RefusedSenders { senders });
+                }
+            }
             Command::Numbered { next } => {
                 if let Some(conn) = self.conns.get_mut(&conn) {
                     conn.deliveries = next.saturating_sub(1);
@@ -258,6 +266,12 @@ impl Engine {
             Command::Unreadable { message } => self.unreadable(now, conn, &message, effects),
         }
         self.notify_followers(effects);
+    }
+
+    /// The mailbox of a connection that may claim it for a journal, as a host.
+    pub fn claimant(&self, conn: ConnId) -> Option<Arc<str>> {
+        let conn = self.conns.get(&conn)?;
+        (conn.rights.host || conn.rights.unrestricted).then(|| Arc::clone(&conn.sender.name))
     }
 
     /// Expires the messages whose deadline has passed. To be called at [`Engine::next_wakeup`] or later.

@@ -10,7 +10,7 @@
 //! let mut engine = Engine::new(EngineOptions::default());
 //! let (now, mut effects) = (0, Effects::default());
 //! let rights = Rights::UNRESTRICTED;
-//! let alice = engine.connect(now, Peer { name: "alice".into(), role: None, numbered_receipts: false, rights });
+//! let alice = engine.connect(now, Peer { name: "alice".into(), role: None, numbered_receipts: false, rights, incarnation: 0 });
 //! let delivery = Delivery {
 //!     to: "bob".into(),
 //!     id: "m-1".into(),
@@ -33,7 +33,7 @@
 //! - `accept`, `push`, `settle` and `durability`: the stages of a message's life.
 //! - `rights`: authorisation of commands and deliveries.
 //! - `cancel`: withdrawal of a message by its sender; `agent_end`: removal of all messages of an agent.
-//! - `fence`: messages that an earlier subscriber may have started.
+//! - `fence`: messages that an earlier subscriber may have started; `claim`: the journal of a subscriber.
 //! - `inspect` and `status`: read-only views of queues and connections; `follow`: notifications of their changes.
 //! - `ledger`: ids for deduplication; `mailbox`: the state of one recipient; `unsettled`: accepted messages that are
 //!   neither durable nor settled.
@@ -41,6 +41,7 @@
 mod accept;
 mod agent_end;
 mod cancel;
+mod claim;
 mod durability;
 mod engine;
 mod fence;
@@ -63,6 +64,7 @@ mod unsettled;
 
 pub use agent_end::{AgentEnd, EndedMessages};
 pub use cancel::CancelOutcome;
+pub use claim::JournalClaim;
 pub use durability::{AttemptsNote, Batch, Settled};
 pub use engine::{Effect, Effects, Engine};
 pub use fence::Fence;

@@ -2,8 +2,8 @@
 //! through its outbox; it does not depend on whether one process or a cluster keeps the mailboxes.
 
 use crate::{
-    AgentEnd, CancelOutcome, ConnId, Follow, FollowView, Inspect, InspectView, Message, Purpose, Refusal, Rights, Seq,
-    StatusView,
+    AgentEnd, CancelOutcome, ConnId, Follow, FollowView, Inspect, InspectView, JournalClaim, Message, Purpose, Refusal,
+    Rights, Seq, StatusView,
 };
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -41,13 +41,26 @@ pub struct Peer {
     pub numbered_receipts: bool,
     /// What the peer's credential permits.
     pub rights: Rights,
+    /// Tells the agent from others that had its name; 0 if its credential is not registered.
+    pub incarnation: u64,
 }
 
 /// A request from a connection.
 #[derive(Debug, Clone)]
 pub enum Command {
-    /// Push the peer's mailbox to this connection.
+    /// The peer is a host that records the calls of its mailbox in this journal. Compared with the last claim of the mailbox
+    /// by the shell, which sets a fence ([`crate::Engine::fence`]).
+    Claim {
+        /// The journal.
+        claim: Box<JournalClaim>,
+    },
+    /// Push the peer's mailbox to this connection. After a claim, once that is durable and still the last one.
     Subscribe,
+    /// The host has refused these pushed requests, answered by [`Outgoing::RefusedSenders`].
+    RefusedRequests {
+        /// Sequence numbers of the messages.
+        tags: Vec<Seq>,
+    },
     /// Store a message for another mailbox.
     Deliver(Delivery),
     /// The next [`Command::Deliver`] of this connection has this number, because those before it went to other partitions.
@@ -226,6 +239,14 @@ pub enum Outgoing {
         /// Mailbox names in sorted order.
         ids: Vec<Arc<str>>,
     },
+    /// Answer to [`Command::RefusedRequests`]: one name per request. For the connection itself, not for its peer.
+    RefusedSenders {
+        /// Names of the senders' mailboxes.
+        senders: Vec<Arc<str>>,
+    },
+    /// The partition that the peer's commands went to has another owner, or the peer is not known there yet: the connection
+    /// has to end, so that the peer connects and sends again what was not confirmed. For the connection itself.
+    Moved,
     /// A live event.
     Event {
         /// Name of the sender.

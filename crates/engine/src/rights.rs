@@ -70,6 +70,7 @@ impl Engine {
             Command::Status { .. } if !conn.rights.operator => Err(Refusal::OperatorOnly),
             Command::Inspect { inspect, .. } if !self.may_inspect(conn, &inspect.peers) => Err(Refusal::OperatorOnly),
             Command::Follow { follow, .. } if !self.may_inspect(conn, &follow.peers) => Err(Refusal::OperatorOnly),
+            Command::RefusedRequests { .. } if !conn.rights.host => Err(Refusal::NotAHost),
             Command::ActAsHost if !conn.rights.host => Err(Refusal::NotAHost),
             _ => Ok(()),
         }

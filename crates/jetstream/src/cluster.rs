@@ -1,28 +1,33 @@
 //! The connection to NATS, and the streams and the bucket of a cluster.
 
+use crate::bucket::{Bucket, repeated};
+use crate::connection::{self, Servers};
 use crate::requirements::{check_stream, check_version};
-use crate::{ClusterError, JetStreamLog, Leases};
-use async_nats::ConnectOptions;
+use crate::{ClusterError, ClusterIdentity, JetStreamLog, Leases, NatsTls, identity};
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
 use async_nats::jetstream::{Context, kv};
+use std::fmt::{Debug, Formatter};
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use toolbus_cluster::Partition;
+use toolbus_cluster::{Partition, Partitions};
 
 /// How long a request to JetStream is awaited before it is sent again. During an election no server answers, and waiting
 /// for longer than that only delays the next attempt.
 pub(crate) const ANSWER: Duration = Duration::from_secs(1);
 /// How long ids of appends are deduplicated. An owner gives up earlier.
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
-/// How long the first connection may take.
-const CONNECT: Duration = Duration::from_secs(10);
 
 /// Which cluster to use, and how.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ClusterOptions {
-    /// Addresses of servers.
+    /// Addresses of servers. They may contain a user and a password, or a token, which are never logged.
     pub servers: Vec<String>,
+    /// A file with the JWT and the key of a NATS user.
+    pub credentials: Option<PathBuf>,
+    /// TLS towards the servers.
+    pub tls: NatsTls,
     /// The cluster's name, a part of the names of its streams. Several clusters can use the same servers.
     pub name: String,
     /// Copies of each stream.
@@ -34,7 +39,21 @@ pub struct ClusterOptions {
 impl ClusterOptions {
     /// The default options for these servers.
     pub fn new(servers: Vec<String>) -> Self {
-        Self { servers, name: "default".into(), replicas: 3, max_bytes: 0 }
+        let (credentials, tls) = (None, NatsTls::default());
+        Self { servers, credentials, tls, name: "default".into(), replicas: 3, max_bytes: 0 }
+    }
+}
+
+impl Debug for ClusterOptions {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterOptions")
+            .field("servers", &Servers::read(&self.servers))
+            .field("credentials", &self.credentials)
+            .field("tls", &self.tls)
+            .field("name", &self.name)
+            .field("replicas", &self.replicas)
+            .field("max_bytes", &self.max_bytes)
+            .finish()
     }
 }
 
@@ -48,10 +67,8 @@ pub struct Cluster {
 impl Cluster {
     /// Connects to a server and checks its version. The connection is restored by itself.
     pub async fn connect(options: ClusterOptions) -> Result<Self, ClusterError> {
-        let connecting = ConnectOptions::new().connection_timeout(ANSWER * 2).connect(options.servers.clone());
-        let connected = tokio::time::timeout(CONNECT, connecting).await;
-        let connected = connected.map_err(|_| ClusterError::Connect("no server answers".into()))?;
-        let client = connected.map_err(|error| ClusterError::Connect(error.to_string()))?;
+        let servers = Servers::read(&options.servers);
+        let client = connection::connect(&servers, options.credentials.as_ref(), &options.tls).await?;
         check_version(&client.server_info().version)?;
         let context = ContextBuilder::new().timeout(ANSWER).build(client);
         Ok(Self { context, options })
@@ -66,8 +83,18 @@ impl Cluster {
         Ok(JetStreamLog::new(self.context.clone(), stream, self.subject_of(partition), runtime))
     }
 
-    /// Creates the bucket of the leases, or opens it.
+    /// Reads the identity of the cluster, or creates it with that many partitions. Fails if it has another number.
+    pub async fn identity(&self, partitions: Partitions) -> Result<ClusterIdentity, ClusterError> {
+        identity::open(&self.bucket().await?, partitions).await
+    }
+
+    /// The records of who owns which partition.
     pub async fn leases(&self) -> Result<Leases, ClusterError> {
+        Ok(Leases::new(self.bucket().await?))
+    }
+
+    /// Creates the bucket that all brokers share, or opens it.
+    pub(crate) async fn bucket(&self) -> Result<Bucket, ClusterError> {
         let config = kv::Config {
             bucket: format!("TOOLBUS_{}", self.options.name),
             history: 1,
@@ -75,15 +102,14 @@ impl Cluster {
             num_replicas: self.options.replicas,
             ..kv::Config::default()
         };
-        let name = config.bucket.clone();
-        let bucket = match self.context.get_key_value(&name).await {
-            Ok(bucket) => bucket,
-            Err(_) => {
-                let created = self.context.create_key_value(config).await;
-                created.map_err(ClusterError::request("create the bucket of the leases"))?
+        let open = || async {
+            match self.context.get_key_value(&config.bucket).await {
+                Ok(bucket) => Ok(bucket),
+                Err(_) => self.context.create_key_value(config.clone()).await,
             }
         };
-        Ok(Leases::new(bucket))
+        let bucket = repeated("create the bucket of the cluster", open).await?;
+        Ok(Bucket::new(bucket, self.context.client().server_info().max_payload))
     }
 
     fn subject_of(&self, Partition(number): Partition) -> String {

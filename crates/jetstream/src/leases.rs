@@ -1,15 +1,16 @@
-//! The key-value bucket of a cluster: who owns which partition, and which brokers there are.
+//! The records of who owns which partition, and which brokers there are, in the cluster's bucket.
 
+use crate::bucket::Bucket;
 use crate::{ClusterError, members};
-use async_nats::jetstream::kv::{Operation, Store, Watch};
+use async_nats::jetstream::kv::{Operation, Watch};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 use toolbus_cluster::{LeaseEvent, LeaseRecord, Partition};
 
-/// The bucket.
+/// The records.
 #[derive(Clone)]
-pub struct Leases(Store);
+pub struct Leases(Bucket);
 
 /// A change of a partition's record, as the event that its lease handles.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,13 +29,13 @@ struct Stored {
 }
 
 impl Leases {
-    pub(crate) fn new(bucket: Store) -> Self {
+    pub(crate) fn new(bucket: Bucket) -> Self {
         Self(bucket)
     }
 
     /// The record of a partition as it is now.
     pub async fn get(&self, partition: Partition) -> Result<LeaseEvent, ClusterError> {
-        let entry = self.0.entry(key_of(partition)).await.map_err(ClusterError::request("read a lease"))?;
+        let entry = self.0.store().entry(key_of(partition)).await.map_err(ClusterError::request("read a lease"))?;
         Ok(match entry.filter(|entry| entry.operation == Operation::Put) {
             Some(entry) => LeaseEvent::Seen { revision: entry.revision, record: record_of(&entry.value)? },
             None => LeaseEvent::Seen { revision: 0, record: LeaseRecord { owner: None, epoch: 0 } },
@@ -46,7 +47,7 @@ impl Leases {
     pub async fn write(&self, partition: Partition, revision: u64, record: &LeaseRecord) -> Result<bool, ClusterError> {
         let stored = Stored { owner: record.owner.clone(), epoch: record.epoch };
         let value = serde_json::to_vec(&stored).map_err(ClusterError::request("encode a lease"))?;
-        match self.0.update(key_of(partition), value.into(), revision).await {
+        match self.0.store().update(key_of(partition), value.into(), revision).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == async_nats::jetstream::kv::UpdateErrorKind::WrongLastRevision => Ok(false),
             Err(error) => Err(ClusterError::Request { what: "write a lease", reason: error.to_string() }),
@@ -55,16 +56,20 @@ impl Leases {
 
     /// Watches all records. The watch begins with the records as they are.
     pub async fn watch(&self) -> Result<BucketWatch, ClusterError> {
-        let watch = self.0.watch_with_history(">").await;
-        Ok(BucketWatch(watch.map_err(ClusterError::request("watch the cluster"))?))
+        Ok(BucketWatch(self.0.watch(&["owners.>", "brokers.>"]).await?))
     }
 
     pub(crate) async fn put(&self, key: &str, value: Vec<u8>) -> Result<(), ClusterError> {
-        self.0.put(key, value.into()).await.map(drop).map_err(ClusterError::request("write a record of a broker"))
+        self.0
+            .store()
+            .put(key, value.into())
+            .await
+            .map(drop)
+            .map_err(ClusterError::request("write a record of a broker"))
     }
 
     pub(crate) async fn remove(&self, key: &str) -> Result<(), ClusterError> {
-        self.0.delete(key).await.map_err(ClusterError::request("remove the record of a broker"))
+        self.0.store().delete(key).await.map_err(ClusterError::request("remove the record of a broker"))
     }
 }
 

@@ -23,6 +23,8 @@ const LONGEST_WAIT: Duration = Duration::from_millis(500);
 /// How long a read waits for the next message, and how often other requests are repeated.
 const NEXT_MESSAGE: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 12;
+/// How long the answer about the room in the stream counts.
+const ROOM_AGE: Duration = Duration::from_secs(1);
 /// Room for the headers and the subject of a message.
 const HEADERS: usize = 1 << 10;
 /// Larger messages gain nothing.
@@ -36,11 +38,25 @@ pub struct JetStreamLog {
     runtime: Handle,
     /// When the outstanding append was not answered for the first time.
     sent_at: Mutex<Instant>,
+    room: Mutex<Room>,
+}
+
+/// How much the stream can take.
+struct Room {
+    asked: Option<Instant>,
+    bytes: u64,
 }
 
 impl JetStreamLog {
     pub(crate) fn new(context: Context, stream: Stream, subject: String, runtime: Handle) -> Self {
-        Self { context, stream, subject, runtime, sent_at: Mutex::new(Instant::now()) }
+        Self {
+            context,
+            stream,
+            subject,
+            runtime,
+            sent_at: Mutex::new(Instant::now()),
+            room: Mutex::new(Room { asked: None, bytes: u64::MAX }),
+        }
     }
 
     /// Repeats a request that can be repeated, because no server answers it during an election.
@@ -163,10 +179,20 @@ impl ReplicatedLog for JetStreamLog {
         self.repeated("purge", || self.stream.purge().sequence(sequence).into_future()).map(drop)
     }
 
+    /// Asked several times a second: a stream without a limit needs no request, and during an election the last answer is
+    /// good enough.
     fn free_bytes(&self) -> Result<u64, LogError> {
-        let info = self.repeated("inspect", || self.stream.get_info())?;
-        let limit = u64::try_from(info.config.max_bytes).ok().filter(|limit| *limit > 0);
-        Ok(limit.map_or(u64::MAX, |limit| limit.saturating_sub(info.state.bytes)))
+        let limit = u64::try_from(self.stream.cached_info().config.max_bytes).ok().filter(|limit| *limit > 0);
+        let Some(limit) = limit else { return Ok(u64::MAX) };
+        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        if room.asked.is_none_or(|at| at.elapsed() > ROOM_AGE) {
+            room.asked = Some(Instant::now());
+            let info = self.runtime.block_on(timeout(ANSWER, self.stream.get_info()));
+            if let Ok(Ok(info)) = info {
+                room.bytes = limit.saturating_sub(info.state.bytes);
+            }
+        }
+        Ok(room.bytes)
     }
 
     fn max_message(&self) -> usize {

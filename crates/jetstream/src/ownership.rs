@@ -1,9 +1,11 @@
 //! Carries out the leases of all partitions for one broker: watches and writes the records, takes partitions over, and reports
 //! which ones this broker owns.
 
+mod other_brokers;
+
 use crate::members::{self, Members};
 use crate::{BucketChange, Cluster, ClusterError, JetStreamLog, LeaseChange, Leases};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use toolbus_cluster::{
     Follower, Lease, LeaseEffect, LeaseEvent, LeaseOptions, Partition, Partitions, StreamDisk, TakeoverError,
-    preferred, take_over,
+    take_over,
 };
 use toolbus_wal::{ChecksumKey, Disk};
 
@@ -56,6 +58,19 @@ pub enum OwnershipEvent {
         /// The disk of its store.
         disk: StreamDisk,
     },
+    /// Another broker owns it, or is about to.
+    Elsewhere {
+        /// The partition.
+        partition: Partition,
+        /// The epoch of its ownership.
+        epoch: u64,
+        /// The name of its owner.
+        owner: String,
+        /// The address of its owner.
+        address: String,
+    },
+    /// No broker owns it at the moment.
+    Unowned(Partition),
     /// Push nothing and elide nothing until it is resumed.
     Suspended(Partition),
     /// Serve it again.
@@ -128,6 +143,8 @@ struct Node {
     logs: Vec<Arc<JetStreamLog>>,
     machines: Vec<Lease>,
     owned: HashSet<Partition>,
+    /// The owners as they were reported: epoch, name and address.
+    reported: HashMap<Partition, Option<(u64, String, String)>>,
     members: Members,
     probing: HashSet<String>,
     work: JoinSet<Done>,
@@ -155,6 +172,7 @@ impl Node {
             leases,
             logs,
             owned: HashSet::new(),
+            reported: HashMap::new(),
             members: Members::default(),
             probing: HashSet::new(),
             work: JoinSet::new(),
@@ -191,6 +209,7 @@ impl Node {
                 Some(done) = self.work.join_next() => self.done(done.unwrap_or(Done::Nothing)),
                 _ = ticks.tick() => self.tick(),
             }
+            self.report_owners();
             while let Some(event) = self.waiting.pop_front() {
                 if self.events.send(event).await.is_err() {
                     return;
@@ -234,21 +253,6 @@ impl Node {
         }
     }
 
-    /// Leaves a free partition to the broker that should own it, for a moment.
-    fn yield_to_preferred(&mut self, partition: Partition, event: &LeaseEvent) {
-        let is_free = matches!(event, LeaseEvent::Seen { record, .. } if record.owner.is_none());
-        if is_free && !self.is_leaving && self.preferred(partition, Instant::now()).is_some() {
-            self.handle(partition, LeaseEvent::Wanted { after: self.options.lease.renewal * 2 });
-        }
-    }
-
-    /// The live broker that should own the partition, unless it is this one.
-    fn preferred(&self, partition: Partition, now: Instant) -> Option<&str> {
-        let LeaseOptions { silence, renewal, .. } = self.options.lease;
-        let live = self.members.live(now, Self::millis(silence), Self::millis(renewal * 2));
-        preferred(partition, live).filter(|broker| *broker != self.options.name)
-    }
-
     fn handle(&mut self, partition: Partition, event: LeaseEvent) {
         let now = self.clock();
         let Some(machine) = self.machines.get_mut(usize::from(partition.0)) else { return };
@@ -270,6 +274,29 @@ impl Node {
                     }
                 }
             }
+        }
+    }
+
+    /// Reports the owners of partitions at other brokers that have changed, or whose address has become known.
+    fn report_owners(&mut self) {
+        for partition in self.options.partitions.all() {
+            let lease = &self.machines[usize::from(partition.0)];
+            let owner = lease.owner().filter(|owner| *owner != self.options.name);
+            let known = owner.and_then(|owner| {
+                let address = self.members.address_of(owner)?;
+                Some((lease.record_epoch(), owner.to_owned(), address.to_owned()))
+            });
+            if self.reported.get(&partition) == Some(&known) {
+                continue;
+            }
+            self.waiting.push_back(match &known {
+                Some((epoch, owner, address)) => {
+                    let (owner, address) = (owner.clone(), address.clone());
+                    OwnershipEvent::Elsewhere { partition, epoch: *epoch, owner, address }
+                }
+                None => OwnershipEvent::Unowned(partition),
+            });
+            self.reported.insert(partition, known);
         }
     }
 
@@ -330,45 +357,6 @@ impl Node {
         }
         self.probe_silent();
         self.move_to_preferred(now);
-    }
-
-    /// Probes the owners whose records are late: one whose address refuses connections is gone.
-    fn probe_silent(&mut self) {
-        let clock = self.clock();
-        let late = |lease: &Lease| lease.silent_for(clock) > self.options.lease.renewal * 3 / 2;
-        let silent: Vec<String> = self
-            .machines
-            .iter()
-            .filter(|lease| late(lease))
-            .filter_map(|lease| lease.owner().filter(|owner| *owner != self.options.name))
-            .map(str::to_owned)
-            .collect();
-        for broker in silent {
-            let Some(address) = self.members.address_of(&broker).map(str::to_owned) else { continue };
-            if self.probing.insert(broker.clone()) {
-                self.work.spawn(async move {
-                    let connected = timeout(PROBE, tokio::net::TcpStream::connect(address)).await;
-                    let is_gone =
-                        matches!(connected, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused);
-                    Done::Probed { broker, is_gone }
-                });
-            }
-        }
-    }
-
-    /// Releases a partition that another broker should own, one at a time.
-    fn move_to_preferred(&mut self, now: Instant) {
-        if now - self.moved < BETWEEN_MOVES || self.is_leaving {
-            return;
-        }
-        let mut owned: Vec<Partition> = self.owned.iter().copied().collect();
-        owned.sort_unstable();
-        // Released, it is free at once; other members leave it to the preferred one for a moment.
-        if let Some(partition) = owned.into_iter().find(|partition| self.preferred(*partition, now).is_some()) {
-            self.moved = now;
-            self.handle(partition, LeaseEvent::Release);
-            self.handle(partition, LeaseEvent::Wanted { after: self.options.lease.renewal * 2 });
-        }
     }
 
     fn leave(&mut self) {

@@ -22,6 +22,7 @@ mod planted;
 pub mod prefilled;
 mod reader;
 mod recovery;
+mod replaced_file;
 mod scan;
 mod segments;
 #[cfg(feature = "testing")]
@@ -39,4 +40,5 @@ pub use opening::{MAX_ANCESTORS, Opening};
 pub use planted::PlantedBug;
 pub use reader::Reader;
 pub use recovery::Recovery;
+pub use replaced_file::{REPLACED_PREFIX, ReplacedFile, name_of_copy};
 pub use segments::{FENCED, Segments, is_full, set_aside};

@@ -10,7 +10,7 @@ use futures_util::{SinkExt, StreamExt};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio_websockets::{Error as WsError, Message as WsMessage};
-use toolbus_engine::{Command, Mailboxes};
+use toolbus_engine::Command;
 use toolbus_protocol::{BrokerFrame, ClientFrame, ErrorCode, FrameBytes, Framing, Refusal, compact, json};
 
 /// Number of bad frames at which the connection of a version 1 peer is closed.
@@ -188,12 +188,12 @@ impl Connection {
                 }
             }
             (ClientFrame::Hosts(ask), Some(registration)) => registration.list_hosts(ask),
-            (ClientFrame::Claim(claim), Some(registration)) => registration.claim(claim),
-            (ClientFrame::Refused { tags }, Some(registration)) => registration.refused(&tags),
-            (ClientFrame::Subscribe, Some(registration)) => {
-                // Acknowledgements before it come first.
-                self.server.core.submit(self.conn, &mut self.commands);
-                registration.subscribe();
+            // Ignored from a peer that may not be a host.
+            (ClientFrame::Claim(claim), Some(registration)) if registration.may_announce() => {
+                self.commands.push(Command::Claim { claim: Box::new(wire::claim(claim)) });
+            }
+            (ClientFrame::Refused { tags }, Some(registration)) if registration.may_announce() => {
+                self.commands.push(Command::RefusedRequests { tags });
             }
             (ClientFrame::Unknown { kind }, _) if UNSUPPORTED.contains(&&*kind) => {
                 return Err(End::Error(CloseReason::new(

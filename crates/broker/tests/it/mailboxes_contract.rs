@@ -7,7 +7,7 @@
 //! - `partitioned`: what concerns only mailboxes in several partitions.
 //! - `signals`: cancels, live events, presence, status, queue inspection, follows.
 
-mod client;
+pub mod client;
 mod delivering;
 mod linked;
 mod partitioned;
@@ -19,7 +19,7 @@ use client::Client;
 use std::sync::Arc;
 use tempfile::TempDir;
 use toolbus_broker::{BrokerCore, CoreOptions};
-use toolbus_cluster::{Partition, Router};
+use toolbus_cluster::{Partition, Router, Slot};
 use toolbus_engine::{EngineOptions, Mailboxes};
 
 /// Creates the mailboxes under test.
@@ -82,7 +82,10 @@ impl InPartitions {
 
     fn partition(&self, number: u16, limits: Limits) -> Arc<dyn Mailboxes> {
         let options = CoreOptions { first_seq: Partition(number).first_seq(), ..limits.options() };
-        BrokerCore::open(&self.0.path().join(number.to_string()), options).expect("the folder opens")
+        let core = BrokerCore::open(&self.0.path().join(number.to_string()), options).expect("the folder opens");
+        let slot = Slot::default();
+        slot.set(Some(core));
+        Arc::new(slot)
     }
 }
 

@@ -25,6 +25,7 @@ mod original_clients;
 mod origins;
 mod ownership;
 mod rights_matrix;
+mod slots;
 mod slow_reader;
 mod standing;
 mod storage;

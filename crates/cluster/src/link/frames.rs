@@ -7,7 +7,8 @@ use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use toolbus_engine::{
     AgentEnd, CancelOutcome, Command, ConnectionView, Delivery, Fingerprint, Follow, FollowView, Inspect, InspectView,
-    MailboxView, Message, MessageAt, MessageView, Outgoing, Peer, Purpose, Refusal, Rights, Sender, StatusView,
+    JournalClaim, MailboxView, Message, MessageAt, MessageView, Outgoing, Peer, Purpose, Refusal, Rights, Sender,
+    StatusView,
 };
 
 /// A frame from the front to the owner.
@@ -78,6 +79,8 @@ values! {
         14 Unfollow { request_id },
         15 ActAsHost,
         16 Unreadable { message },
+        17 Claim { claim },
+        18 RefusedRequests { tags },
     }
     enum Outgoing {
         1 Message { message, attempt, deadline_ms },
@@ -93,6 +96,8 @@ values! {
         11 Status { request_id, view },
         12 Inspected { request_id, view },
         13 Followed { request_id, view },
+        14 RefusedSenders { senders },
+        15 Moved,
     }
     enum Refusal {
         1 MailboxFull { mailbox, messages, bytes },
@@ -131,7 +136,8 @@ values! {
 }
 
 values! {
-    struct Peer { name, role, numbered_receipts, rights }
+    struct Peer { name, role, numbered_receipts, rights, incarnation }
+    struct JournalClaim { journal, epoch, instance, ancestors }
     struct Rights { unrestricted, host, operator }
     struct Delivery { to, id, correlation_id, purpose, sealed, content, deadline_ms, ack, age_ms }
     struct Inspect { peers, messages, rows_of }
@@ -212,6 +218,8 @@ mod tests {
         let at = MessageAt { to: text("bob"), id: text("7") };
         let inspect = Inspect { peers: vec![text("ann")], messages: vec![at.clone()], rows_of: Some(text("bob")) };
         let follow = Follow { peers: vec![text("ann"), text("bob")], messages: vec![at] };
+        let claim =
+            JournalClaim { journal: text("j"), epoch: 3, instance: text("i"), ancestors: vec![text("h"), text("g")] };
         let commands = vec![
             Command::Subscribe,
             Command::Deliver(delivery),
@@ -229,8 +237,11 @@ mod tests {
             Command::Unfollow { request_id: text("f") },
             Command::ActAsHost,
             Command::Unreadable { message: message() },
+            Command::Claim { claim: Box::new(claim) },
+            Command::RefusedRequests { tags: vec![5] },
         ];
-        let peer = Peer { name: text("ann"), role: None, numbered_receipts: true, rights: Rights::HOST };
+        let peer =
+            Peer { name: text("ann"), role: None, numbered_receipts: true, rights: Rights::HOST, incarnation: 7 };
         vec![ToOwner::Attach { conn: 1, peer }, ToOwner::Submit { conn: 2, commands }, ToOwner::Detach { conn: 3 }]
     }
 

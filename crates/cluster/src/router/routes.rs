@@ -40,6 +40,7 @@ impl ConnState {
         match command {
             Command::Deliver(delivery) => self.deliver(delivery, routed),
             Command::AckTags { tags } => self.by_tag(tags, routed, |tags| Command::AckTags { tags }),
+            Command::RefusedRequests { tags } => self.by_tag(tags, routed, |tags| Command::RefusedRequests { tags }),
             Command::Passed { tags } => self.by_tag(tags, routed, |tags| Command::Passed { tags }),
             Command::ActAsHost => {
                 self.is_host = true;

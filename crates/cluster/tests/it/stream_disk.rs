@@ -1,9 +1,11 @@
 //! The files of a partition.
 
 use crate::support::{FILE, broker, create, read};
+use std::sync::Arc;
 use toolbus_cluster::sim_log::SimLog;
-use toolbus_wal::Disk;
+use toolbus_wal::{Disk, ReplacedFile};
 
+const THIRD: &str = "segment-0000000003.log";
 const SECOND: &str = "segment-0000000002.log";
 
 #[test]
@@ -74,4 +76,26 @@ fn files_for_inspection_stay_local() {
     let disk = broker(&log, 0, 1).unwrap();
     create(&disk, "damaged-0000000001-0.bin", b"bytes");
     assert_eq!(log.messages().len(), 1, "only the epoch");
+}
+
+#[test]
+fn a_state_file_does_not_keep_the_log_from_being_purged() {
+    let log = SimLog::new(1);
+    let disk: Arc<dyn Disk> = Arc::new(broker(&log, 0, 1).unwrap());
+    let state = ReplacedFile::new(Arc::clone(&disk), "claims", 7);
+    state.replace(b"first").unwrap();
+    state.replace(b"second").unwrap();
+    create(&*disk, FILE, &[1; 1_000]);
+    create(&*disk, SECOND, b"rest");
+    disk.remove(FILE).unwrap();
+    let first = log.messages().first().map(|(sequence, _)| *sequence);
+    create(&*disk, THIRD, b"rest");
+    disk.remove(SECOND).unwrap();
+    assert!(log.messages().first().map(|(sequence, _)| *sequence) > first, "the copy is behind the second file");
+    let next: Arc<dyn Disk> = Arc::new(broker(&log, 1, 2).unwrap());
+    let state = ReplacedFile::new(Arc::clone(&next), "claims", 7);
+    assert_eq!(state.read().unwrap().as_deref(), Some(&b"second"[..]));
+    state.replace(b"third").unwrap();
+    let last: Arc<dyn Disk> = Arc::new(broker(&log, 0, 3).unwrap());
+    assert_eq!(ReplacedFile::new(last, "claims", 7).read().unwrap().as_deref(), Some(&b"third"[..]));
 }

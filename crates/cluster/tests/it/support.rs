@@ -19,7 +19,7 @@ pub fn broker(log: &SimLog, number: usize, epoch: u64) -> Result<StreamDisk, Tak
 }
 
 /// Creates a file with synced content.
-pub fn create(disk: &StreamDisk, name: &str, content: &[u8]) -> Arc<dyn DiskFile> {
+pub fn create(disk: &dyn Disk, name: &str, content: &[u8]) -> Arc<dyn DiskFile> {
     let file = disk.create(name).expect("the mirror takes files");
     file.append(content).expect("the mirror takes bytes");
     file.sync().expect("the log takes entries");
@@ -27,7 +27,7 @@ pub fn create(disk: &StreamDisk, name: &str, content: &[u8]) -> Arc<dyn DiskFile
 }
 
 /// The content of a file.
-pub fn read(disk: &StreamDisk, name: &str) -> Vec<u8> {
+pub fn read(disk: &dyn Disk, name: &str) -> Vec<u8> {
     let file = disk.open(name).expect("the file exists");
     let mut bytes = vec![0; file.size().expect("the file has a size") as usize];
     file.read_at(0, &mut bytes).expect("the file can be read");

@@ -135,7 +135,8 @@ impl Harness {
     }
 
     pub fn connect_with(&mut self, name: &str, role: Option<&str>, numbered_receipts: bool, rights: Rights) -> ConnId {
-        let peer = Peer { name: name.into(), role: role.map(ByteString::from), numbered_receipts, rights };
+        let peer =
+            Peer { name: name.into(), role: role.map(ByteString::from), numbered_receipts, rights, incarnation: 0 };
         self.engine.connect(self.now, peer)
     }
 
@@ -310,7 +311,9 @@ fn received(outgoing: Outgoing) -> Received {
         Outgoing::Followed { request_id, view } => {
             Received::Followed { request_id: request_id.to_string(), view: *view }
         }
-        Outgoing::Status { .. } | Outgoing::Inspected { .. } => unreachable!("tests call the engine directly"),
+        Outgoing::Status { .. } | Outgoing::Inspected { .. } | Outgoing::RefusedSenders { .. } | Outgoing::Moved => {
+            unreachable!("tests call the engine directly")
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod contract;
 mod failover;
+mod identity;
 mod leases;
 mod ownership;
 mod servers;

@@ -42,7 +42,8 @@ impl Broker {
             match event {
                 OwnershipEvent::Owned { partition, epoch, .. } => drop(self.owned.insert(partition, epoch)),
                 OwnershipEvent::Lost(partition) => drop(self.owned.remove(&partition)),
-                OwnershipEvent::Suspended(_) | OwnershipEvent::Resumed(_) => {}
+                OwnershipEvent::Elsewhere { partition, .. } => assert!(!self.owned.contains_key(&partition)),
+                OwnershipEvent::Unowned(_) | OwnershipEvent::Suspended(_) | OwnershipEvent::Resumed(_) => {}
             }
         }
     }

@@ -56,6 +56,7 @@ impl World {
                 role: None,
                 numbered_receipts: self.rng.chance(50),
                 rights: Rights::WORKER,
+                incarnation: 0,
             };
             let conn = self.engine.connect(self.now, peer);
             self.forge_as(conn, None, about);

@@ -92,7 +92,7 @@ impl World {
         let (name, numbered_receipts) = (self.clients[client].name.clone(), self.clients[client].numbered_receipts);
         let role = Some(ByteString::from_static("worker"));
         let rights = forger::rights(self.scenario.restricted, &name);
-        let conn = self.engine.connect(self.now, Peer { name, role, numbered_receipts, rights });
+        let conn = self.engine.connect(self.now, Peer { name, role, numbered_receipts, rights, incarnation: 0 });
         let link = Link { client, numbers: Vec::new(), to_broker: Default::default(), to_client: Default::default() };
         self.links.insert(conn, link);
         self.note("connect", &[("client", client as u64), ("conn", conn.0)]);

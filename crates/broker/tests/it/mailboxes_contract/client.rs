@@ -63,7 +63,7 @@ impl<M: Mailboxes> Client<M> {
     pub fn attach_with(mailboxes: &Arc<M>, name: &str, rights: Rights) -> Self {
         let inbox = Arc::new(Inbox::default());
         let role = Some("tester".into());
-        let peer = Peer { name: name.into(), role, numbered_receipts: true, rights };
+        let peer = Peer { name: name.into(), role, numbered_receipts: true, rights, incarnation: 0 };
         let conn = mailboxes.attach(peer, inbox.clone());
         Self { mailboxes: Arc::clone(mailboxes), conn, inbox }
     }

@@ -237,7 +237,13 @@ pub fn idle_mailboxes_are_not_congested(factory: &impl Factory) {
     client.deliver_receipted(delivery("a", "m", 1));
     assert!(!mailboxes.congested());
     // A peer without a role can be attached as well.
-    let peer = Peer { name: "plain".into(), role: None, numbered_receipts: false, rights: Rights::UNRESTRICTED };
+    let peer = Peer {
+        name: "plain".into(),
+        role: None,
+        numbered_receipts: false,
+        rights: Rights::UNRESTRICTED,
+        incarnation: 0,
+    };
     struct Discard;
     impl toolbus_engine::Outbox for Discard {
         fn deliver(&self, outgoing: &mut Vec<Outgoing>) {

@@ -7,10 +7,10 @@ use bytestring::ByteString;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use toolbus_engine::{
-    AttemptsNote, Batch, Effect, Effects, Engine, Fence, Millis, Names, Outgoing, Page, RestoredMessage, Sender, Seq,
-    Settled,
+    AttemptsNote, Batch, Effect, Effects, Engine, Fence, JournalClaim, Millis, Names, Outgoing, Page, RestoredMessage,
+    Sender, Seq, Settled,
 };
-use toolbus_protocol::{JournalClaim, principal_of};
+use toolbus_protocol::principal_of;
 use toolbus_store::sim_disk::SimDisk;
 use toolbus_store::{LogStore, Replay, Store, StoreError};
 

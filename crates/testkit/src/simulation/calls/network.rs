@@ -78,7 +78,10 @@ impl World {
             Owner::Host(host) => (self.hosts[host].name.clone(), true),
         };
         let rights = Rights { host, ..Rights::default() };
-        let conn = self.broker.engine.connect(self.now, Peer { name, role: None, numbered_receipts: true, rights });
+        let conn = self
+            .broker
+            .engine
+            .connect(self.now, Peer { name, role: None, numbered_receipts: true, rights, incarnation: 0 });
         self.note("connect", &[("conn", conn.0), ("host", u64::from(host))]);
         let (to_broker, to_owner) = (VecDeque::new(), VecDeque::new());
         self.links.insert(conn, Link { owner, to_broker, to_owner, pushed: BTreeMap::new(), acks: BTreeMap::new() });
@@ -161,7 +164,7 @@ impl World {
             (Some(ToBroker::Command(command)), _) => command,
             (Some(ToBroker::Frame(ClientFrame::Claim(claim))), Owner::Host(host)) => {
                 let mailbox = self.hosts[host].name.clone();
-                self.claim(&mailbox, claim);
+                self.claim(&mailbox, wire::claim(claim));
                 // In one step with the subscription: otherwise another host could be pushed calls in between.
                 return self.broker_reads(conn);
             }

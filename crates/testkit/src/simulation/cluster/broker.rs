@@ -352,7 +352,7 @@ impl World {
         let Some(serving) = self.brokers[broker].serving.as_mut().filter(|serving| !serving.is_suspended) else {
             return;
         };
-        let peer = Peer { name, role: None, numbered_receipts: false, rights: Rights::UNRESTRICTED };
+        let peer = Peer { name, role: None, numbered_receipts: false, rights: Rights::UNRESTRICTED, incarnation: 0 };
         let conn = serving.engine.connect(now, peer);
         let to_broker = [Command::Subscribe].into();
         self.clients[client].link = Some(super::client::Link { broker, conn, to_broker, to_client: VecDeque::new() });

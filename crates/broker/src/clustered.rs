@@ -1,0 +1,241 @@
+//! The mailboxes of a cluster, as one of its brokers serves them: a router over the slots of all partitions. The partitions
+//! that this broker owns are cores of its own, the others are behind links.
+
+use crate::backend::{Backend, BackendFuture};
+use crate::core::{BrokerCore, CoreOptions, PartitionOptions};
+use crate::directory::HostDirectory;
+use crate::error::{BrokerError, BrokerResult};
+use hashbrown::HashSet;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use toolbus_audit::AuditLog;
+use toolbus_cluster::{Partition, Partitions, Router, Slot};
+use toolbus_engine::{Command, ConnId, Mailboxes, Names, Outbox, Peer, Window};
+use toolbus_identity::{Agents, Identity};
+use toolbus_store::Disk;
+
+/// A broker is not ready if a partition has had no owner for longer than a change of ownership may take.
+const OWNERLESS_LIMIT: Duration = Duration::from_secs(20);
+
+/// Options of [`ClusterMailboxes`].
+pub struct ClusterMailboxesOptions {
+    /// The cluster's id and secret.
+    pub identity: toolbus_store::Identity,
+    /// The number of partitions.
+    pub partitions: Partitions,
+    /// The cluster's directory of hosts.
+    pub hosts: Arc<dyn HostDirectory>,
+    /// Limits of each partition.
+    pub core: CoreOptions,
+}
+
+/// The mailboxes of a cluster at one broker.
+pub struct ClusterMailboxes {
+    options: ClusterMailboxesOptions,
+    slots: Vec<Arc<Slot>>,
+    router: Router,
+    state: Mutex<State>,
+    /// The last version of the agents. Held while it is applied, also to a partition that is being opened.
+    agents: Mutex<Option<KnownAgents>>,
+}
+
+#[derive(Default)]
+struct State {
+    local: BTreeMap<Partition, Local>,
+    names: Option<Arc<dyn Names>>,
+    /// Since when partitions are not served.
+    unserved: BTreeMap<Partition, Instant>,
+}
+
+/// A partition that this broker owns.
+struct Local {
+    epoch: u64,
+    core: Arc<BrokerCore>,
+}
+
+struct KnownAgents {
+    agents: Agents,
+    excepted: HashSet<String>,
+    audit: Option<AuditLog>,
+}
+
+impl ClusterMailboxes {
+    /// No partition is served yet.
+    pub fn new(options: ClusterMailboxesOptions) -> Arc<Self> {
+        let slots: Vec<Arc<Slot>> = options.partitions.all().map(|_| Arc::default()).collect();
+        let mailboxes = slots.iter().map(|slot| Arc::clone(slot) as Arc<dyn Mailboxes>).collect();
+        let router = Router::new(mailboxes).expect("`Partitions` has a valid number");
+        let now = Instant::now();
+        let unserved = options.partitions.all().map(|partition| (partition, now)).collect();
+        let state = Mutex::new(State { unserved, ..State::default() });
+        Arc::new(Self { options, slots, router, state, agents: Mutex::default() })
+    }
+
+    /// Serves a partition that this broker owns from now on. Blocks on its log.
+    pub fn open(&self, partition: Partition, epoch: u64, disk: Arc<dyn Disk>) -> BrokerResult<Arc<BrokerCore>> {
+        let CoreOptions { engine, store, reserve_bytes, .. } = self.options.core.clone();
+        let core = BrokerCore::open_partition(PartitionOptions {
+            disk,
+            identity: self.options.identity.clone(),
+            hosts: Arc::clone(&self.options.hosts),
+            core: CoreOptions { engine, store, first_seq: partition.first_seq(), reserve_bytes },
+        })?;
+        let known = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(KnownAgents { agents, excepted, audit }) = &*known {
+            let is_excepted = |name: &str| excepted.contains(name);
+            if !core.update_agents(agents, &is_excepted, audit.as_ref()) {
+                return Err(BrokerError::Unrecorded);
+            }
+        }
+        {
+            let mut state = self.state();
+            state.names.iter().for_each(|names| core.set_names(Arc::clone(names)));
+            state.local.insert(partition, Local { epoch, core: Arc::clone(&core) });
+        }
+        drop(known);
+        self.serve(partition, Some(Arc::clone(&core) as Arc<dyn Mailboxes>));
+        Ok(core)
+    }
+
+    /// Stops serving a partition that this broker owned. Blocks until its threads have ended.
+    pub fn close(&self, partition: Partition) {
+        let removed = self.state().local.remove(&partition);
+        if let Some(Local { core, .. }) = removed {
+            self.serve(partition, None);
+            core.close();
+        }
+    }
+
+    /// Serves nothing of an owned partition until it is resumed: nothing is pushed, accepted or elided.
+    pub fn suspend(&self, partition: Partition) {
+        if self.state().local.contains_key(&partition) {
+            self.serve(partition, None);
+        }
+    }
+
+    /// Serves an owned partition again.
+    pub fn resume(&self, partition: Partition) {
+        let core = self.state().local.get(&partition).map(|local| Arc::clone(&local.core));
+        if let Some(core) = core {
+            self.serve(partition, Some(core));
+        }
+    }
+
+    /// Sets the mailboxes of a partition at another broker, or none. Ignored for a partition that this broker owns.
+    pub fn set_remote(&self, partition: Partition, mailboxes: Option<Arc<dyn Mailboxes>>) {
+        if !self.state().local.contains_key(&partition) {
+            self.serve(partition, mailboxes);
+        }
+    }
+
+    /// The mailboxes of a partition that this broker owns in that epoch.
+    pub fn local(&self, partition: Partition, epoch: u64) -> Option<Arc<dyn Mailboxes>> {
+        let state = self.state();
+        let local = state.local.get(&partition).filter(|local| local.epoch == epoch)?;
+        // Not while it is suspended.
+        let is_served = self.slots[usize::from(partition.0)].is_served();
+        is_served.then(|| Arc::clone(&local.core) as Arc<dyn Mailboxes>)
+    }
+
+    /// The partitions that this broker owns.
+    pub fn owned(&self) -> Vec<Partition> {
+        self.state().local.keys().copied().collect()
+    }
+
+    fn serve(&self, partition: Partition, mailboxes: Option<Arc<dyn Mailboxes>>) {
+        {
+            let mut state = self.state();
+            match &mailboxes {
+                Some(_) => state.unserved.remove(&partition),
+                None => state.unserved.insert(partition, Instant::now()),
+            };
+        }
+        self.slots[usize::from(partition.0)].set(mailboxes);
+    }
+
+    fn cores(&self) -> Vec<Arc<BrokerCore>> {
+        self.state().local.values().map(|local| Arc::clone(&local.core)).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Mailboxes for ClusterMailboxes {
+    fn attach(&self, peer: Peer, outbox: Arc<dyn Outbox>) -> ConnId {
+        self.router.attach(peer, outbox)
+    }
+
+    fn submit(&self, conn: ConnId, commands: &mut Vec<Command>) {
+        self.router.submit(conn, commands);
+    }
+
+    fn detach(&self, conn: ConnId) {
+        self.router.detach(conn);
+    }
+
+    fn congested(&self) -> bool {
+        self.router.congested()
+    }
+}
+
+impl Backend for ClusterMailboxes {
+    fn identity(&self) -> &str {
+        &self.options.identity.id
+    }
+
+    fn hosts(&self) -> Arc<dyn HostDirectory> {
+        Arc::clone(&self.options.hosts)
+    }
+
+    fn window(&self, host: bool) -> Window {
+        self.options.core.engine.window(host)
+    }
+
+    fn set_names(&self, names: Arc<dyn Names>) {
+        self.state().names = Some(Arc::clone(&names));
+        self.cores().iter().for_each(|core| core.set_names(Arc::clone(&names)));
+    }
+
+    fn is_current(&self, identity: &Identity) -> bool {
+        self.cores().iter().all(|core| Backend::is_current(&**core, identity))
+    }
+
+    fn update_agents(&self, agents: &Agents, is_excepted: &dyn Fn(&str) -> bool, audit: Option<&AuditLog>) -> bool {
+        let mut known = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        // A partition that fails is given up by this broker, and its next owner applies the agents itself.
+        let is_recorded = |core: &Arc<BrokerCore>| core.update_agents(agents, is_excepted, audit) || core.has_failed();
+        let are_recorded = self.cores().iter().fold(true, |all, core| is_recorded(core) && all);
+        if are_recorded {
+            let excepted = agents.keys().filter(|name| is_excepted(name)).cloned().collect();
+            *known = Some(KnownAgents { agents: agents.clone(), excepted, audit: audit.cloned() });
+        }
+        are_recorded
+    }
+
+    fn unready(&self) -> Option<String> {
+        let state = self.state();
+        let unserved = state.unserved.iter().find(|(_, since)| since.elapsed() > OWNERLESS_LIMIT);
+        unserved.map(|(partition, _)| format!("partition {} of the cluster has no owner", partition.0))
+    }
+
+    /// A partition that fails is given up; the broker goes on.
+    fn has_failed(&self) -> bool {
+        false
+    }
+
+    fn failed(&self) -> BackendFuture<'_, BrokerError> {
+        Box::pin(std::future::pending())
+    }
+
+    fn drain(&self, limit: Duration) -> BackendFuture<'_, ()> {
+        Box::pin(async move {
+            let cores = self.cores();
+            futures_util::future::join_all(cores.iter().map(|core| core.drain(limit))).await;
+        })
+    }
+
+    fn set_served(&self, _is_served: bool) {}
+}

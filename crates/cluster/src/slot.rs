@@ -1,0 +1,291 @@
+//! The place of one partition at a broker: the mailboxes that serve it now, which are an engine of this process or a link to
+//! another broker, or none while its ownership changes.
+//!
+//! Connections stay attached to a slot while its mailboxes change. One that has done nothing there but subscribe is attached
+//! to the new mailboxes without noticing. For any other, deliveries may be unconfirmed and messages unacknowledged: it is told
+//! to end ([`Outgoing::Moved`]), and its peer connects again and repeats what was not confirmed. Commands wait in the slot
+//! while there are no mailboxes.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use toolbus_engine::{Command, ConnId, Mailboxes, Outbox, Outgoing, Peer, Refusal};
+
+/// Maximum number of commands of a connection that wait for mailboxes. One with more is told to end; its peer tries again.
+const MAX_WAITING: usize = 4096;
+/// Maximum size of the messages among them, of one connection.
+const MAX_WAITING_BYTES: usize = 8 << 20;
+
+/// One partition, as the connections of a broker see it.
+#[derive(Default)]
+pub struct Slot {
+    state: Mutex<State>,
+    /// Held during a change, so that changes don't overlap.
+    changing: Mutex<()>,
+    next: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    mailboxes: Option<Arc<dyn Mailboxes>>,
+    /// Counts the changes of `mailboxes`.
+    term: u64,
+    conns: HashMap<ConnId, Conn>,
+}
+
+/// A connection. The slot's lock is never held while mailboxes or outboxes are called, because they call each other under
+/// locks of their own.
+struct Conn {
+    peer: Peer,
+    shared: Arc<SharedConn>,
+    /// Its number at the mailboxes, once it is attached to them.
+    attached: Option<ConnId>,
+    /// A call of `connect` is under way for it.
+    is_connecting: bool,
+    /// Commands to be repeated at the next mailboxes.
+    host: Option<Command>,
+    claim: Option<Command>,
+    waiting: Vec<Command>,
+    waiting_bytes: usize,
+}
+
+/// The part of a connection that its outboxes use.
+struct SharedConn {
+    outbox: Arc<dyn Outbox>,
+    /// The term of the mailboxes that it is attached to. What others send comes too late.
+    term: AtomicU64,
+    /// It has state at the mailboxes that can't be repeated.
+    is_used: AtomicBool,
+    is_subscribed: AtomicBool,
+}
+
+impl Slot {
+    /// Replaces the mailboxes of the partition.
+    pub fn set(&self, mailboxes: Option<Arc<dyn Mailboxes>>) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, conns) = {
+            let mut state = self.state();
+            state.term += 1;
+            let before = std::mem::replace(&mut state.mailboxes, mailboxes);
+            let conns: Vec<(ConnId, Option<ConnId>, Arc<SharedConn>)> = state
+                .conns
+                .iter_mut()
+                .map(|(conn, known)| (*conn, known.attached.take(), Arc::clone(&known.shared)))
+                .collect();
+            (before, conns)
+        };
+        for (conn, attached, shared) in conns {
+            // Nothing of the former mailboxes counts from here on.
+            shared.term.store(0, Ordering::Release);
+            if let (Some(before), Some(attached)) = (&before, attached) {
+                before.detach(attached);
+            }
+            if shared.is_used.load(Ordering::Acquire) {
+                self.state().conns.remove(&conn);
+                shared.outbox.deliver(&mut vec![Outgoing::Moved]);
+            } else {
+                self.connect(conn);
+            }
+        }
+    }
+
+    /// Whether mailboxes serve the partition.
+    pub fn is_served(&self) -> bool {
+        self.state().mailboxes.is_some()
+    }
+
+    /// Attaches a connection to the mailboxes, if there are any, and submits what it waits for. Repeated if they change
+    /// meanwhile.
+    fn connect(&self, conn: ConnId) {
+        let mut is_repeated = false;
+        loop {
+            let (mailboxes, term, peer, shared) = {
+                let mut guard = self.state();
+                let state = &mut *guard;
+                let Some(known) = state.conns.get_mut(&conn).filter(|known| known.attached.is_none()) else { return };
+                // Another call notices the change and goes on.
+                if known.is_connecting && !is_repeated {
+                    return;
+                }
+                let mailboxes = state.mailboxes.clone();
+                known.is_connecting = mailboxes.is_some();
+                let Some(mailboxes) = mailboxes else { return };
+                (mailboxes, state.term, known.peer.clone(), Arc::clone(&known.shared))
+            };
+            is_repeated = true;
+            shared.term.store(term, Ordering::Release);
+            let outbox = Arc::new(SlotOutbox { term, conn: Arc::clone(&shared) });
+            let attached = mailboxes.attach(peer, outbox);
+            if self.submit_waiting(conn, term, &*mailboxes, attached) {
+                return;
+            }
+            mailboxes.detach(attached);
+        }
+    }
+
+    /// Submits the commands that wait, and those that arrive meanwhile. Returns false if the mailboxes have changed, or the
+    /// connection has left.
+    fn submit_waiting(&self, conn: ConnId, term: u64, mailboxes: &dyn Mailboxes, attached: ConnId) -> bool {
+        let mut is_first = true;
+        loop {
+            let mut commands = {
+                let mut state = self.state();
+                if state.term != term {
+                    return false;
+                }
+                let Some(known) = state.conns.get_mut(&conn) else { return false };
+                let mut commands = Vec::new();
+                if std::mem::take(&mut is_first) {
+                    commands.extend(known.host.clone());
+                    commands.extend(known.claim.clone());
+                    let is_subscribed = known.shared.is_subscribed.load(Ordering::Acquire);
+                    commands.extend(is_subscribed.then_some(Command::Subscribe));
+                }
+                known.note(&known.waiting);
+                known.waiting_bytes = 0;
+                commands.append(&mut known.waiting);
+                known.remember(&commands);
+                if commands.is_empty() {
+                    known.attached = Some(attached);
+                    known.is_connecting = false;
+                    return true;
+                }
+                commands
+            };
+            mailboxes.submit(attached, &mut commands);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Mailboxes for Slot {
+    fn attach(&self, peer: Peer, outbox: Arc<dyn Outbox>) -> ConnId {
+        let conn = ConnId(self.next.fetch_add(1, Ordering::Relaxed));
+        let shared = Arc::new(SharedConn {
+            outbox,
+            term: AtomicU64::new(0),
+            is_used: AtomicBool::new(false),
+            is_subscribed: AtomicBool::new(false),
+        });
+        let known = Conn {
+            peer,
+            shared,
+            attached: None,
+            is_connecting: false,
+            host: None,
+            claim: None,
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+        };
+        self.state().conns.insert(conn, known);
+        self.connect(conn);
+        conn
+    }
+
+    fn submit(&self, conn: ConnId, commands: &mut Vec<Command>) {
+        let (mailboxes, attached) = {
+            let mut guard = self.state();
+            let state = &mut *guard;
+            let Some(known) = state.conns.get_mut(&conn) else { return commands.clear() };
+            match (&state.mailboxes, known.attached) {
+                (Some(mailboxes), Some(attached)) => {
+                    known.note(commands);
+                    known.remember(commands);
+                    (Arc::clone(mailboxes), attached)
+                }
+                _ if known.waits_for(commands) => return,
+                _ => {
+                    let removed = state.conns.remove(&conn);
+                    drop(guard);
+                    removed.iter().for_each(|known| known.shared.outbox.deliver(&mut vec![Outgoing::Moved]));
+                    return;
+                }
+            }
+        };
+        mailboxes.submit(attached, commands);
+    }
+
+    fn detach(&self, conn: ConnId) {
+        let (mailboxes, removed) = {
+            let mut state = self.state();
+            (state.mailboxes.clone(), state.conns.remove(&conn))
+        };
+        if let (Some(mailboxes), Some(attached)) = (mailboxes, removed.and_then(|known| known.attached)) {
+            mailboxes.detach(attached);
+        }
+    }
+
+    fn congested(&self) -> bool {
+        let mailboxes = self.state().mailboxes.clone();
+        mailboxes.is_some_and(|mailboxes| mailboxes.congested())
+    }
+}
+
+impl Conn {
+    /// Keeps commands until there are mailboxes. Returns false if there are too many.
+    fn waits_for(&mut self, commands: &mut Vec<Command>) -> bool {
+        let bytes = |command: &Command| match command {
+            Command::Deliver(delivery) => delivery.sealed.len(),
+            Command::Event { body, .. } => body.len(),
+            _ => 0,
+        };
+        self.waiting_bytes += commands.iter().map(bytes).sum::<usize>();
+        self.waiting.append(commands);
+        self.waiting.len() <= MAX_WAITING && self.waiting_bytes <= MAX_WAITING_BYTES
+    }
+
+    /// Notes whether the commands leave state at the mailboxes that can't be repeated.
+    fn note(&self, commands: &[Command]) {
+        let is_repeatable = |command: &Command| {
+            matches!(
+                command,
+                Command::ActAsHost | Command::Claim { .. } | Command::Subscribe | Command::Unfollow { .. }
+            )
+        };
+        if !commands.iter().all(is_repeatable) {
+            self.shared.is_used.store(true, Ordering::Release);
+        }
+    }
+
+    /// Remembers the commands that are repeated at the next mailboxes.
+    fn remember(&mut self, commands: &[Command]) {
+        for command in commands {
+            match command {
+                Command::ActAsHost => self.host = Some(Command::ActAsHost),
+                Command::Claim { .. } => self.claim = Some(command.clone()),
+                Command::Subscribe => self.shared.is_subscribed.store(true, Ordering::Release),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The outbox of a connection, as the mailboxes of one term see it.
+struct SlotOutbox {
+    term: u64,
+    conn: Arc<SharedConn>,
+}
+
+impl Outbox for SlotOutbox {
+    fn deliver(&self, outgoing: &mut Vec<Outgoing>) {
+        // A frame that passes this check while the mailboxes change is not wrong, only late: a receipt is true, and a
+        // message can arrive twice.
+        if self.conn.term.load(Ordering::Acquire) != self.term {
+            return outgoing.clear();
+        }
+        for outgoing in &*outgoing {
+            match outgoing {
+                Outgoing::Message { .. } => self.conn.is_used.store(true, Ordering::Release),
+                // It must not displace its successor when it is subscribed again.
+                Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => {
+                    self.conn.is_subscribed.store(false, Ordering::Release);
+                }
+                _ => {}
+            }
+        }
+        self.conn.outbox.deliver(outgoing);
+    }
+}

@@ -1,0 +1,63 @@
+//! How a broker treats the other ones: partitions move to the broker that should own them, and silent owners are probed.
+
+use super::{BETWEEN_MOVES, Done, Node, PROBE};
+use std::io;
+use std::time::Instant;
+use tokio::time::timeout;
+use toolbus_cluster::{Lease, LeaseEvent, LeaseOptions, Partition, preferred};
+
+impl Node {
+    /// Leaves a free partition to the broker that should own it, for a moment.
+    pub(super) fn yield_to_preferred(&mut self, partition: Partition, event: &LeaseEvent) {
+        let is_free = matches!(event, LeaseEvent::Seen { record, .. } if record.owner.is_none());
+        if is_free && !self.is_leaving && self.preferred(partition, Instant::now()).is_some() {
+            self.handle(partition, LeaseEvent::Wanted { after: self.options.lease.renewal * 2 });
+        }
+    }
+
+    /// The live broker that should own the partition, unless it is this one.
+    pub(super) fn preferred(&self, partition: Partition, now: Instant) -> Option<&str> {
+        let LeaseOptions { silence, renewal, .. } = self.options.lease;
+        let live = self.members.live(now, Self::millis(silence), Self::millis(renewal * 2));
+        preferred(partition, live).filter(|broker| *broker != self.options.name)
+    }
+
+    /// Probes the owners whose records are late: one whose address refuses connections is gone.
+    pub(super) fn probe_silent(&mut self) {
+        let clock = self.clock();
+        let late = |lease: &Lease| lease.silent_for(clock) > self.options.lease.renewal * 3 / 2;
+        let silent: Vec<String> = self
+            .machines
+            .iter()
+            .filter(|lease| late(lease))
+            .filter_map(|lease| lease.owner().filter(|owner| *owner != self.options.name))
+            .map(str::to_owned)
+            .collect();
+        for broker in silent {
+            let Some(address) = self.members.address_of(&broker).map(str::to_owned) else { continue };
+            if self.probing.insert(broker.clone()) {
+                self.work.spawn(async move {
+                    let connected = timeout(PROBE, tokio::net::TcpStream::connect(address)).await;
+                    let is_gone =
+                        matches!(connected, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused);
+                    Done::Probed { broker, is_gone }
+                });
+            }
+        }
+    }
+
+    /// Releases a partition that another broker should own, one at a time.
+    pub(super) fn move_to_preferred(&mut self, now: Instant) {
+        if now - self.moved < BETWEEN_MOVES || self.is_leaving {
+            return;
+        }
+        let mut owned: Vec<Partition> = self.owned.iter().copied().collect();
+        owned.sort_unstable();
+        // Released, it is free at once; other members leave it to the preferred one for a moment.
+        if let Some(partition) = owned.into_iter().find(|partition| self.preferred(*partition, now).is_some()) {
+            self.moved = now;
+            self.handle(partition, LeaseEvent::Release);
+            self.handle(partition, LeaseEvent::Wanted { after: self.options.lease.renewal * 2 });
+        }
+    }
+}
