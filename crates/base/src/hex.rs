@@ -11,16 +11,18 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// Decodes hexadecimal text. Returns `None` if it has other characters or not exactly two digits per byte of `N`.
 pub fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digits = text.as_bytes();
-    if digits.len() != 2 * N {
+    if text.len() != 2 * N {
         return None;
     }
-    let digit = |at: usize| char::from(digits[at]).to_digit(16);
-    let mut bytes = [0; N];
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::try_from(digit(2 * at)? << 4 | digit(2 * at + 1)?).ok()?;
-    }
-    Some(bytes)
+    from_hex_of_any_length(text)?.try_into().ok()
+}
+
+/// Decodes hexadecimal text. Returns `None` if it has other characters or an odd number of digits.
+pub fn from_hex_of_any_length(text: &str) -> Option<Vec<u8>> {
+    let digit = |digit: u8| char::from(digit).to_digit(16);
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let byte = |[high, low]: &[u8; 2]| u8::try_from(digit(*high)? << 4 | digit(*low)?).ok();
+    rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
 #[cfg(test)]
@@ -33,6 +35,11 @@ mod tests {
         assert_eq!(from_hex("000fA5ff"), Some([0x00, 0x0f, 0xa5, 0xff]));
         for wrong in ["", "000fa5f", "000fa5ff0", "000fa5fg", "000f+5ff", "000fä5ff"] {
             assert_eq!(from_hex::<4>(wrong), None, "{wrong}");
+        }
+        assert_eq!(from_hex_of_any_length("000fA5"), Some(vec![0x00, 0x0f, 0xa5]));
+        assert_eq!(from_hex_of_any_length(""), Some(Vec::new()));
+        for wrong in ["0", "000", "0g", "+5", "fä5"] {
+            assert_eq!(from_hex_of_any_length(wrong), None, "{wrong}");
         }
     }
 }

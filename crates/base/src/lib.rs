@@ -13,7 +13,7 @@ mod time;
 
 pub use backoff::Backoff;
 pub use files::{replace_file, replace_file_unsynced, replace_file_with_mode, sync_folder};
-pub use hex::{from_hex, hex};
+pub use hex::{from_hex, from_hex_of_any_length, hex};
 pub use names::{DEAD_LETTER_SUFFIX, principal_of};
 pub use nearest::{MIN_SIMILARITY, nearest, or_list, similarity};
 pub use private::{

@@ -207,7 +207,9 @@ impl Backend for ClusterMailboxes {
         let mut known = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         // A partition that fails is given up by this broker, and its next owner applies the agents itself.
         let is_recorded = |core: &Arc<BrokerCore>| core.update_agents(agents, is_excepted, audit) || core.has_failed();
-        let are_recorded = self.cores().iter().fold(true, |all, core| is_recorded(core) && all);
+        // All of them, also after one has failed.
+        let unrecorded = self.cores().iter().filter(|core| !is_recorded(core)).count();
+        let are_recorded = unrecorded == 0;
         if are_recorded {
             let excepted = agents.keys().filter(|name| is_excepted(name)).cloned().collect();
             *known = Some(KnownAgents { agents: agents.clone(), excepted, audit: audit.cloned() });

@@ -5,7 +5,6 @@
 mod commands;
 
 use crate::agent_ends;
-use crate::backend::{Backend, BackendFuture};
 use crate::claims::Claims;
 use crate::clock::Clock;
 use crate::directory::HostDirectory;
@@ -16,7 +15,6 @@ use crate::handover;
 use crate::state_file::{FolderFile, ReplacedFile, StateFile};
 use crate::store_threads;
 use crate::stored_directory::StoredDirectory;
-use crate::subscription;
 use hashbrown::HashMap;
 use std::fs::File;
 use std::path::Path;
@@ -26,12 +24,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use toolbus_audit::AuditLog;
-use toolbus_base::principal_of;
 use toolbus_engine::{
-    AttemptsNote, Command, ConnId, Effects, Engine, EngineOptions, Fence, JournalClaim, Mailboxes, Millis, Names,
-    Outbox, Outgoing, Peer, RestoredMessage, Seq, Settled, Window,
+    AttemptsNote, Command, ConnId, Effects, Engine, EngineOptions, Fence, JournalClaim, Millis, Names, RestoredMessage,
+    Seq, Settled,
 };
-use toolbus_identity::{Agents, Identity};
+use toolbus_identity::Agents;
 use toolbus_store::{Disk, LogStore, Replay, Store, StoreError, StoreOptions};
 
 /// Options of [`BrokerCore`].

@@ -75,4 +75,5 @@ pub use toolbus_engine::Share;
 pub use toolbus_identity::{
     AuthRefusal, Authenticator, Credential, EndReason, Identity, OWN_NAME, Rights, SharedToken, Standing,
 };
+pub use toolbus_store::{Disk, FolderDisk, Identity as StoreIdentity};
 pub use web_origin::is_local_request;

@@ -194,11 +194,11 @@ impl Shared {
             self.withdraw(&host).map_err(ManifestRefusal::Unwritten)?;
             self.lock().hosts.remove(&host);
         } else {
+            // Read first: a shared storage may report the write before it returns.
+            let before = self.lock().hosts.get(&host).map_or_else(Vec::new, |before| before.offers.held_back.clone());
             let known = self.write(&host, number, manifests).map_err(ManifestRefusal::Unwritten)?;
-            let mut state = self.lock();
-            let before = state.hosts.get(&host).map_or(&[][..], |before| &before.offers.held_back);
             new.extend(known.offers.held_back.iter().filter(|held| !before.contains(held)).cloned());
-            state.publish(host, known);
+            self.lock().publish(host, known);
         }
         self.notify_changed();
         Ok(new)

@@ -38,9 +38,9 @@ pub use jwt::{JwtAuthenticator, JwtConfig, JwtError, KeysFrom};
 pub use patterns::{BadPattern, Pattern};
 pub use qualifier::Qualifier;
 pub use registry::{
-    AGENTS_FILE, AgentInfo, AgentsFolder, HOST_AGENT, HOST_TOKEN_FILE, Issued, KeyInfo, LOCAL_AGENT, LOCAL_TOKEN_FILE,
-    LocalCredentials, NewAgent, OPERATOR_AGENT, OPERATOR_TOKEN_FILE, Registry, RegistryError, ensure_local_credentials,
-    local_token_file,
+    AGENTS_FILE, AgentInfo, AgentsFolder, AgentsMark, HOST_AGENT, HOST_TOKEN_FILE, Issued, KeyInfo, LOCAL_AGENT,
+    LOCAL_TOKEN_FILE, LocalCredentials, NewAgent, OPERATOR_AGENT, OPERATOR_TOKEN_FILE, Registry, RegistryError,
+    SharedRecord, ensure_credentials_of_member, ensure_local_credentials, local_token_file,
 };
 pub use shared_token::SharedToken;
 pub use standing::{EndReason, Standing};

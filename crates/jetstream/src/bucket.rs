@@ -2,7 +2,7 @@
 //! election, and a write whose answer was lost is resolved by reading.
 
 use crate::ClusterError;
-use async_nats::jetstream::kv::{Operation, Store, UpdateErrorKind, Watch};
+use async_nats::jetstream::kv::{Entry, Operation, Store, UpdateErrorKind, Watch};
 use bytes::Bytes;
 use std::fmt::Display;
 use std::future::Future;
@@ -40,7 +40,6 @@ pub(crate) enum Swap {
     Conflict,
 }
 
-#[allow(dead_code, reason = "the host directory will use all of it")]
 impl Bucket {
     pub fn new(store: Store, max_payload: usize) -> Self {
         Self { store, max_payload }
@@ -58,15 +57,19 @@ impl Bucket {
     /// Reads a key. The answer may come from a replica that is behind, so it decides nothing by itself: what depends on it
     /// has to be written with [`swap`](Self::swap).
     pub async fn get(&self, key: &str) -> Result<Option<Value>, ClusterError> {
-        let entry = repeated("read the cluster's bucket", || self.store.entry(key)).await?;
+        let entry = self.entry(key).await?;
         let entry = entry.filter(|entry| entry.operation == Operation::Put);
         Ok(entry.map(|entry| Value { revision: entry.revision, bytes: entry.value }))
     }
 
-    /// The revision that [`swap`](Self::swap) has to name for a key that has no value: 0, or that of its removal.
-    pub async fn vacant_revision(&self, key: &str) -> Result<u64, ClusterError> {
-        let entry = repeated("read the cluster's bucket", || self.store.entry(key)).await?;
-        Ok(entry.filter(|entry| entry.operation != Operation::Put).map_or(0, |entry| entry.revision))
+    /// The revision that [`swap`](Self::swap) has to name: that of the value or of its removal, 0 if there was none.
+    pub async fn revision(&self, key: &str) -> Result<u64, ClusterError> {
+        Ok(self.entry(key).await?.map_or(0, |entry| entry.revision))
+    }
+
+    /// The last write or removal of a key, as [`get`](Self::get) reads it.
+    pub async fn entry(&self, key: &str) -> Result<Option<Entry>, ClusterError> {
+        repeated("read the cluster's bucket", || self.store.entry(key)).await
     }
 
     /// Writes a key if its revision is still `expected`, 0 for none. After a lost answer, the same value at a newer revision
@@ -111,10 +114,17 @@ impl Bucket {
         repeated("write the cluster's bucket", || self.store.delete(key)).await
     }
 
-    /// Removes all keys that match, without a trace and without a report to watches.
-    pub async fn erase(&self, pattern: &str) -> Result<(), ClusterError> {
+    /// Removes all keys that match, or only what was written before a revision, without a trace and without a report to
+    /// watches.
+    pub async fn erase(&self, pattern: &str, before: Option<u64>) -> Result<(), ClusterError> {
         let subject = format!("{}{pattern}", self.store.prefix);
-        let erase = || self.store.stream.purge().filter(&subject).into_future();
+        let erase = || {
+            let purge = self.store.stream.purge().filter(&subject);
+            match before {
+                Some(before) => purge.sequence(before).into_future(),
+                None => purge.into_future(),
+            }
+        };
         repeated("erase from the cluster's bucket", erase).await.map(drop)
     }
 

@@ -1,9 +1,10 @@
 //! The connection to NATS, and the streams and the bucket of a cluster.
 
+use crate::blobs::Blobs;
 use crate::bucket::{Bucket, repeated};
 use crate::connection::{self, Servers};
 use crate::requirements::{check_stream, check_version};
-use crate::{ClusterError, ClusterIdentity, JetStreamLog, Leases, NatsTls, identity};
+use crate::{ClusterError, ClusterIdentity, JetStreamLog, Leases, NatsTls, SharedAgents, SharedHosts, identity};
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
 use async_nats::jetstream::{Context, kv};
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use toolbus_cluster::{Partition, Partitions};
+use toolbus_identity::AgentsFolder;
 
 /// How long a request to JetStream is awaited before it is sent again. During an election no server answers, and waiting
 /// for longer than that only delays the next attempt.
@@ -86,6 +88,16 @@ impl Cluster {
     /// Reads the identity of the cluster, or creates it with that many partitions. Fails if it has another number.
     pub async fn identity(&self, partitions: Partitions) -> Result<ClusterIdentity, ClusterError> {
         identity::open(&self.bucket().await?, partitions).await
+    }
+
+    /// The directory of hosts. `broker` is the name under which this broker reports the hosts that are connected to it.
+    pub async fn hosts(&self, identity: &ClusterIdentity, broker: &str) -> Result<SharedHosts, ClusterError> {
+        SharedHosts::open(Blobs::new(self.bucket().await?, identity.seed), broker.to_owned()).await
+    }
+
+    /// Joins the agents of a broker's data folder and those of the cluster, now and after every change.
+    pub async fn agents(&self, folder: AgentsFolder) -> Result<SharedAgents, ClusterError> {
+        SharedAgents::join(self.bucket().await?, folder).await
     }
 
     /// The records of who owns which partition.

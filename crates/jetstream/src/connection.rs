@@ -88,6 +88,12 @@ pub(crate) async fn connect(
     })
 }
 
+/// `HOST:PORT` of an address that may be a URL.
+pub(crate) fn without_scheme(address: &str) -> &str {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    rest.split('/').next().unwrap_or(rest)
+}
+
 /// Decodes `%40` and the like; anything else stays as it is.
 fn decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());

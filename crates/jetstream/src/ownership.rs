@@ -14,8 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use toolbus_cluster::{
-    Follower, Lease, LeaseEffect, LeaseEvent, LeaseOptions, Partition, Partitions, StreamDisk, TakeoverError,
-    take_over,
+    Follower, Lease, LeaseEffect, LeaseEvent, LeaseOptions, Partition, Partitions, StreamDisk, TakeoverError, take_over,
 };
 use toolbus_wal::{ChecksumKey, Disk};
 

@@ -26,6 +26,25 @@ pub enum Unmet {
         /// The value that it must have.
         wanted: String,
     },
+    /// A server confirms writes before they are on its disk.
+    #[error(
+        "the NATS server at {server} does not sync every write; set `sync_interval: always` in its jetstream block"
+    )]
+    AsyncSync {
+        /// Its monitoring address.
+        server: String,
+    },
+    /// Not all servers were asked whether they sync every write.
+    #[error("{told} of {servers} NATS servers told whether they sync every write")]
+    SyncPartlyKnown {
+        /// How many told.
+        told: usize,
+        /// How many there are.
+        servers: usize,
+    },
+    /// No server was asked whether it syncs every write.
+    #[error("it is not known whether the NATS servers sync every write")]
+    SyncUnknown,
 }
 
 pub(crate) fn check_version(found: &str) -> Result<(), Unmet> {

@@ -129,6 +129,14 @@ codes! {
         "Restore it from a backup of the same folder; without it nothing in the folder can be read, and nothing was changed.";
     UnsafePath = "TB0304", "unsafe_path", "A file or folder is a symbolic link, or other users control it, so it is not used.",
         "Find out who put it there, then remove it or make it your own (chown, chmod); nothing was changed.";
+    ClusterUnreachable = "TB0305", "cluster_unreachable", "The NATS servers of the cluster can't be used.",
+        "Check the addresses in --nats, the credentials, and that most of the servers run.";
+    ClusterUnsafe = "TB0306", "cluster_unsafe", "The NATS servers could lose messages that have a receipt.",
+        "Change the setting that the message names, or accept the risk: docs/operations.md says what it is.";
+    OtherCluster = "TB0307", "other_cluster", "The cluster is not one that this broker can join.",
+        "Start it with the settings that the cluster was created with, or choose another cluster with --cluster.";
+    OwnMailboxes = "TB0308", "own_mailboxes", "The data folder has the mailboxes of a broker without a cluster.",
+        "Choose another folder with --data; nothing in it was changed.";
     HostAway = "TB0401", "host_away", "The host was offline until the call's deadline passed.",
         "Start the host again, or give the call a longer deadline; the tool was not run.";
     ServerDown = "TB0402", "server_down", "The MCP server is not running at the moment.",

@@ -3,6 +3,7 @@
 mod hint;
 
 use crate::arguments::ArgumentsError;
+use crate::cluster::MirrorError;
 use crate::config::ConfigFailure;
 use crate::output::print_error;
 use crate::reach::TokenOrigin;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use toolbus_base::UnsafePath;
 use toolbus_broker::TokenError;
 use toolbus_client::BrokerError;
+use toolbus_jetstream::ClusterError;
 use toolbus_journal::{JournalError, OpenError};
 use toolbus_mcp::BusBodyError;
 use toolbus_protocol::{BodyError, ErrorCode};
@@ -55,6 +57,14 @@ pub enum Failure {
     Folder { folder: PathBuf, source: io::Error },
     #[error("{0}")]
     Config(#[from] ConfigFailure),
+    #[error("{0}")]
+    Cluster(#[from] ClusterError),
+    #[error("can't use the data folder {} in a cluster: {source}", folder.display())]
+    ClusterFolder { folder: PathBuf, source: MirrorError },
+    #[error("a cluster can't have {wanted} partitions")]
+    Partitions { wanted: u16 },
+    #[error("{replicas} copies of each stream would not survive the loss of a NATS server")]
+    TooFewReplicas { replicas: usize },
     #[error("no servers to host")]
     NoServers,
     #[error("{0}")]
@@ -180,6 +190,10 @@ impl Failure {
             Self::Client(error) | Self::Host(toolbus_host::HostError::Bus(error)) => error.code(),
             Self::Broker(error) => error.code(),
             Self::Config(_) => Some(ErrorCode::BadConfig),
+            Self::Cluster(ClusterError::Unmet(_)) | Self::TooFewReplicas { .. } => Some(ErrorCode::ClusterUnsafe),
+            Self::Cluster(ClusterError::Identity(_)) | Self::Partitions { .. } => Some(ErrorCode::OtherCluster),
+            Self::Cluster(_) => Some(ErrorCode::ClusterUnreachable),
+            Self::ClusterFolder { source: MirrorError::OwnMailboxes, .. } => Some(ErrorCode::OwnMailboxes),
             Self::WrongToken { .. } => Some(ErrorCode::BadCredentials),
             Self::HeldBackTool { .. } => Some(ErrorCode::HeldBack),
             Self::HostAway { .. } => Some(ErrorCode::HostAway),

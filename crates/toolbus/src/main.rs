@@ -9,6 +9,7 @@ mod availability;
 mod banner;
 mod busy_poll;
 mod catalog;
+mod cluster;
 mod commands;
 mod config;
 mod endpoint;

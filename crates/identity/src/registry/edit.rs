@@ -153,13 +153,16 @@ impl AgentsFile {
         }
         check_name(new.role).map_err(|reason| RegistryError::BadRole { role: new.role.to_owned(), reason })?;
         let earlier = self.agents.iter().position(|agent| agent.name == new.name);
+        let mut before = None;
         if let Some(at) = earlier {
             if self.agents[at].revoked.is_none() {
                 return Err(RegistryError::Exists { name: new.name.to_owned() });
             }
-            self.agents.remove(at);
+            before = Some(self.agents.remove(at).created);
         }
-        let (key, mut issued) = self.mint(new.lifetime)?;
+        let (mut key, mut issued) = self.mint(new.lifetime)?;
+        // Later than its predecessor, also if that was added at another broker, whose clock is ahead: the time tells them apart.
+        key.created = before.map_or(key.created, |before| key.created.max(before + SignedDuration::from_nanos(1)));
         issued.role = new.role.to_owned();
         self.agents.push(AgentRecord {
             name: new.name.to_owned(),
@@ -196,6 +199,15 @@ impl AgentsFile {
         agent.keys.push(key);
         let surplus = agent.keys.len().saturating_sub(MAX_KEYS);
         agent.keys.drain(..surplus);
+        Ok(issued)
+    }
+
+    /// Adds a key that ends no other one.
+    pub(super) fn add_key(&mut self, name: &str) -> Result<Issued, RegistryError> {
+        let (key, mut issued) = self.mint(None)?;
+        let agent = self.require_agent(name)?;
+        issued.role.clone_from(&agent.role);
+        agent.keys.push(key);
         Ok(issued)
     }
 

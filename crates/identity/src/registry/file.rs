@@ -86,7 +86,7 @@ impl AgentsFile {
         replace_file(path, &text).map_err(|source| RegistryError::Write { path: path.to_owned(), source })
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         if self.version != VERSION {
             return Err(format!("version {} is not supported, only version {VERSION}", self.version));
         }

@@ -37,6 +37,16 @@ pub struct LocalCredentials {
 
 /// Creates missing credentials. A revoked agent stays revoked; a token that is lost or no longer valid is replaced.
 pub fn ensure_local_credentials(data: &Path) -> Result<LocalCredentials, RegistryError> {
+    ensure_all(data, false)
+}
+
+/// Like [`ensure_local_credentials`], for a broker that shares its agents with others: their tokens of the same agents stay
+/// valid.
+pub fn ensure_credentials_of_member(data: &Path) -> Result<LocalCredentials, RegistryError> {
+    ensure_all(data, true)
+}
+
+fn ensure_all(data: &Path, are_shared: bool) -> Result<LocalCredentials, RegistryError> {
     let paths = LocalCredentials {
         token: data.join(LOCAL_TOKEN_FILE),
         host: data.join(HOST_TOKEN_FILE),
@@ -45,9 +55,9 @@ pub fn ensure_local_credentials(data: &Path) -> Result<LocalCredentials, Registr
     // The role is named like the agent.
     let agent = |name| NewAgent { name, role: name, ..NewAgent::default() };
     AgentsFolder::new(data).change(|file| {
-        ensure(file, &agent(LOCAL_AGENT), &paths.token)?;
-        ensure(file, &NewAgent { host: true, ..agent(HOST_AGENT) }, &paths.host)?;
-        ensure(file, &NewAgent { operator: true, ..agent(OPERATOR_AGENT) }, &paths.operator)
+        ensure(file, &agent(LOCAL_AGENT), &paths.token, are_shared)?;
+        ensure(file, &NewAgent { host: true, ..agent(HOST_AGENT) }, &paths.host, are_shared)?;
+        ensure(file, &NewAgent { operator: true, ..agent(OPERATOR_AGENT) }, &paths.operator, are_shared)
     })?;
     Ok(paths)
 }
@@ -62,10 +72,11 @@ pub fn local_token_file(data: &Path, name: &str) -> Option<PathBuf> {
     }
 }
 
-fn ensure(file: &mut AgentsFile, new: &NewAgent<'_>, path: &Path) -> Result<(), RegistryError> {
+fn ensure(file: &mut AgentsFile, new: &NewAgent<'_>, path: &Path, are_shared: bool) -> Result<(), RegistryError> {
     let issued = match file.agent_mut(new.name) {
         None => file.add(new)?,
         Some(agent) if agent.revoked.is_some() || has_valid_token(agent, path)? => return Ok(()),
+        Some(_) if are_shared => file.add_key(new.name)?,
         Some(_) => file.rotate(new.name, Duration::ZERO, None)?,
     };
     let text = format!("{}\n", issued.token.expose());

@@ -1,12 +1,14 @@
 //! The broker's own tokens, read from `agents.json` and reloaded whenever that file changes.
 //!
-//! `edit` changes the file, `watch` detects changes, `table` holds the current version; [`ensure_local_credentials`]
+//! `edit` changes the file, `watch` detects changes, `table` holds the current version, `shared` joins the files of
+//! several brokers; [`ensure_local_credentials`]
 //! creates the credentials that commands on the broker's machine use.
 
 mod edit;
 mod error;
 mod file;
 mod local;
+mod shared;
 mod table;
 mod watch;
 
@@ -16,7 +18,8 @@ pub use file::FILE_NAME as AGENTS_FILE;
 pub use local::{
     HOST_AGENT, HOST_TOKEN_FILE, LOCAL_AGENT, LOCAL_TOKEN_FILE, LocalCredentials, OPERATOR_AGENT, OPERATOR_TOKEN_FILE,
 };
-pub use local::{ensure_local_credentials, local_token_file};
+pub use local::{ensure_credentials_of_member, ensure_local_credentials, local_token_file};
+pub use shared::{AgentsMark, SharedRecord};
 
 use crate::binding::bind;
 use crate::token;

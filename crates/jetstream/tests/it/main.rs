@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod agents;
 mod contract;
 mod failover;
+mod hosts;
 mod identity;
 mod leases;
 mod ownership;

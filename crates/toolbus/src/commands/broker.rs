@@ -1,5 +1,6 @@
 //! `toolbus broker`: serves the mailboxes over WebSocket, and the MCP endpoint, until SIGTERM or Ctrl-C.
 
+use crate::cluster::{ClusterArgs, Joining, Member};
 use crate::config::LocalBroker;
 use crate::endpoint::{self, EndpointArgs};
 use crate::failure::Failure;
@@ -17,11 +18,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use toolbus_broker::{BrokerCore, BrokerServer, CoreOptions, ServerOptions, SharedToken, TlsSettings};
+use toolbus_broker::{
+    BrokerCore, BrokerServer, ClusterMailboxes, CoreOptions, ServerOptions, SharedToken, TlsSettings,
+};
 use toolbus_host::LivePolicy;
 use toolbus_identity::{
     AuthConfig, Authenticator, CertificateAuthenticator, Chain, JwtAuthenticator, Registry, ensure_broker_key,
-    ensure_local_credentials,
+    ensure_credentials_of_member, ensure_local_credentials,
 };
 use toolbus_ship::{Shipper, Target};
 
@@ -88,6 +91,14 @@ pub struct OpenBroker {
     /// Whether the port uses TLS.
     pub is_secure: bool,
     _shipper: Option<Shipper>,
+    /// The cluster that it is to join.
+    joining: Option<Joining>,
+}
+
+/// Where the mailboxes are.
+enum Mailboxes {
+    Folder(Arc<BrokerCore>),
+    Cluster(Arc<ClusterMailboxes>),
 }
 
 #[derive(Args)]
@@ -97,6 +108,8 @@ pub struct BrokerCommandArgs {
     config: Option<PathBuf>,
     #[command(flatten)]
     broker: BrokerArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     #[command(flatten)]
     endpoint: EndpointArgs,
 }
@@ -116,7 +129,8 @@ pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
         local.ship_audit.clone(),
     );
     let mode = broker_args.identities();
-    let broker = broker_args.open().await?;
+    let mut broker = broker_args.open_in(args.cluster.is_given().then_some(&args.cluster)).await?;
+    let member = broker.join().await?;
     let warnings = args.endpoint.warnings(&roles, broker.shared_token);
     endpoint::mount(&broker, args.endpoint)?;
     let mut text = broker.startup_lines();
@@ -132,10 +146,15 @@ pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
     tokio::spawn(async move {
         stop.cancelled().await;
         tracing::info!("stopping");
+        // New clients go elsewhere, then the partitions do, and the connections end last.
+        server.drain();
+        if let Some(member) = member {
+            member.leave().await;
+        }
         server.stop();
     });
     broker.server.serve(broker.listener).await?;
-    tracing::info!("stopped; all accepted messages are on disk");
+    tracing::info!("stopped; all accepted messages are durable");
     Ok(())
 }
 
@@ -161,6 +180,11 @@ impl BrokerArgs {
     }
 
     pub async fn open(self) -> Result<OpenBroker, Failure> {
+        self.open_in(None).await
+    }
+
+    /// Like [`open`](Self::open), with the mailboxes of a cluster instead of those in the data folder, if one is given.
+    pub async fn open_in(self, cluster: Option<&ClusterArgs>) -> Result<OpenBroker, Failure> {
         raise_descriptor_limit();
         let listen = self.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)));
         let shared_token = self.shared_token_file.is_some();
@@ -175,12 +199,21 @@ impl BrokerArgs {
         }
         let is_secure = tls.is_some();
         let data = folders::data_root(self.data)?;
-        let core =
-            BrokerCore::open(&data, CoreOptions { reserve_bytes: self.reserve << 20, ..CoreOptions::default() })?;
+        let core = CoreOptions { reserve_bytes: self.reserve << 20, ..CoreOptions::default() };
+        let (core, joining) = match cluster {
+            None => (Mailboxes::Folder(BrokerCore::open(&data, core)?), None),
+            Some(args) => {
+                let cluster = args.open(&data, core, !shared_token).await?;
+                (Mailboxes::Cluster(Arc::clone(&cluster.mailboxes)), Some((cluster, args)))
+            }
+        };
         let (authenticator, token_file): (Arc<dyn Authenticator>, _) = match self.shared_token_file {
             Some(file) => (Arc::new(SharedToken::new(read_given_token(&file)?)), file),
             None => {
-                let files = ensure_local_credentials(&data)?;
+                let files = match &joining {
+                    None => ensure_local_credentials(&data)?,
+                    Some(_) => ensure_credentials_of_member(&data)?,
+                };
                 (Arc::new(authenticators(&data, self.auth)?), files.token)
             }
         };
@@ -198,9 +231,14 @@ impl BrokerArgs {
             broker_key: Some(ensure_broker_key(&data)?),
             ..ServerOptions::default()
         };
-        let server = BrokerServer::with_authenticator(core, Arc::clone(&authenticator), options);
+        let server = match core {
+            Mailboxes::Folder(core) => BrokerServer::with_authenticator(core, Arc::clone(&authenticator), options),
+            Mailboxes::Cluster(core) => BrokerServer::with_authenticator(core, Arc::clone(&authenticator), options),
+        };
+        let joining = joining.map(|(cluster, args)| Joining::new(cluster, args.advertised(address), is_secure));
         Ok(OpenBroker {
             server,
+            joining,
             authenticator,
             listener,
             address,
@@ -228,6 +266,14 @@ fn authenticators(data: &Path, auth: AuthConfig) -> Result<Chain, Failure> {
 }
 
 impl OpenBroker {
+    /// Joins its cluster, if it has one. To be called before it serves.
+    pub async fn join(&mut self) -> Result<Option<Member>, Failure> {
+        match self.joining.take() {
+            Some(joining) => joining.join(&self.server).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Takes the rules for messages and for the names of hosts from the policy, also after the policy was replaced.
     pub fn use_policy(&self, policy: &Arc<LivePolicy>) {
         let (server, mut changes) = (Arc::downgrade(&self.server), policy.watch());

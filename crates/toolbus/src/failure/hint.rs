@@ -2,11 +2,13 @@
 
 use super::{Failure, ROLE_HINT};
 use crate::arguments::ArgumentsError;
+use crate::cluster::MirrorError;
 use crate::reach::TokenOrigin;
 use std::io;
 use toolbus_base::or_list;
 use toolbus_broker::TokenError;
 use toolbus_client::BrokerError;
+use toolbus_jetstream::{ClusterError, Unmet};
 use toolbus_journal::{JournalError, OpenError};
 use toolbus_protocol::ErrorCode;
 
@@ -144,6 +146,20 @@ impl Failure {
                 "it may be the token of another broker or a part of one; on the broker's machine, `toolbus agent list` \
                  shows the agents and `toolbus agent rotate NAME` issues a new token",
             ),
+            Self::Partitions { .. } => Some("choose 1 to 256 with --partitions"),
+            Self::TooFewReplicas { .. } => {
+                Some("three or more, or accept with --allow-single that the loss of one NATS server can lose messages")
+            }
+            Self::Cluster(ClusterError::Unmet(Unmet::SyncUnknown | Unmet::SyncPartlyKnown { .. })) => Some(
+                "give the monitoring addresses of all NATS servers with --nats-monitor, or accept with --accept-async-sync \
+                 that a power cut of all of them can lose messages",
+            ),
+            Self::Cluster(ClusterError::Unmet(Unmet::AsyncSync { .. })) => Some(
+                "or accept with --accept-async-sync that a power cut of all servers loses the messages of the last interval",
+            ),
+            Self::ClusterFolder { source: MirrorError::Open(OpenError::Locked { .. }), .. } => {
+                Some("every broker needs a data folder of its own; choose another one with --data")
+            }
             Self::Token(TokenError::Read { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => Some(
                 "the file belongs to another user: run the command as that user, or give a token of your own with \
                  --token-file or TOOLBUS_TOKEN",

@@ -1,0 +1,154 @@
+//! Follows which broker owns which partition: serves those of this broker, and opens links to the owners of the others.
+
+use super::mirrors::Mirrors;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use toolbus_base::Backoff;
+use toolbus_broker::{ClusterMailboxes, LinkError, Links};
+use toolbus_cluster::{Partition, StreamDisk};
+use toolbus_jetstream::{Ownership, OwnershipEvent};
+
+/// Waits between attempts to open a partition at its owner, which may still take it over.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+/// How long a leaving broker waits until the release of its partitions is written.
+const LEAVING: Duration = Duration::from_secs(2);
+/// Failed partitions that wait to be reported: at most one per partition.
+const MAX_FAILED: usize = 256;
+
+/// A broker's membership in a cluster.
+pub struct Membership {
+    pub mailboxes: Arc<ClusterMailboxes>,
+    pub links: Arc<Links>,
+    pub mirrors: Arc<Mirrors>,
+}
+
+/// The partitions whose stores failed, with their epochs.
+type Failed = mpsc::Sender<(Partition, u64)>;
+
+impl Membership {
+    /// Carries out the events until `stop`, then releases all partitions, so that other brokers take them over at once.
+    pub async fn run(self, mut ownership: Ownership, stop: CancellationToken) {
+        let (failed, mut failures) = mpsc::channel(MAX_FAILED);
+        // Dropping the guard of a partition ends its attempts to reach the owner.
+        let mut remote: HashMap<Partition, DropGuard> = HashMap::new();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some((partition, epoch)) = failures.recv() => {
+                    self.close(partition).await;
+                    ownership.closed(partition, epoch).await;
+                }
+                event = ownership.next() => match event {
+                    Some(event) => self.handle(event, &mut remote, &failed).await,
+                    None => break,
+                },
+            }
+        }
+        // Accepted messages become durable before the next owners begin.
+        let owned = self.mailboxes.owned();
+        futures_util::future::join_all(owned.into_iter().map(|partition| self.close(partition))).await;
+        ownership.leave(LEAVING).await;
+        self.mirrors.remove_all();
+    }
+
+    async fn handle(&self, event: OwnershipEvent, remote: &mut HashMap<Partition, DropGuard>, failed: &Failed) {
+        match event {
+            OwnershipEvent::Owned { partition, epoch, disk } => {
+                remote.remove(&partition);
+                self.open(partition, epoch, disk, failed).await;
+            }
+            OwnershipEvent::Elsewhere { partition, epoch, owner, address } => {
+                let token = CancellationToken::new();
+                remote.insert(partition, token.clone().drop_guard());
+                let (mailboxes, links) = (Arc::clone(&self.mailboxes), Arc::clone(&self.links));
+                let at = Owner { name: owner, address, epoch };
+                tokio::spawn(async move {
+                    let following = follow_owner(&mailboxes, &links, partition, &at);
+                    token.run_until_cancelled(following).await;
+                });
+            }
+            OwnershipEvent::Unowned(partition) => {
+                if remote.remove(&partition).is_some() {
+                    self.mailboxes.set_remote(partition, None);
+                }
+            }
+            OwnershipEvent::Suspended(partition) => {
+                tracing::warn!(partition = partition.0, "NATS does not confirm: the partition is not served for now");
+                self.links.close(partition);
+                self.mailboxes.suspend(partition);
+            }
+            OwnershipEvent::Resumed(partition) => self.mailboxes.resume(partition),
+            OwnershipEvent::Lost(partition) => self.close(partition).await,
+        }
+    }
+
+    /// Serves a partition of this broker, and reports when its store fails.
+    async fn open(&self, partition: Partition, epoch: u64, disk: StreamDisk, failed: &Failed) {
+        let mailboxes = Arc::clone(&self.mailboxes);
+        let opened = spawn_blocking(move || mailboxes.open(partition, epoch, Arc::new(disk))).await;
+        let core = match opened {
+            Ok(Ok(core)) => core,
+            Ok(Err(error)) => {
+                tracing::error!(partition = partition.0, %error, "a partition can't be opened");
+                failed.try_send((partition, epoch)).ok();
+                return;
+            }
+            Err(_) => return,
+        };
+        tracing::info!(partition = partition.0, epoch, "serving a partition");
+        let failed = failed.clone();
+        let core = Arc::downgrade(&core);
+        tokio::spawn(async move {
+            // The core ends by itself when the partition is closed.
+            let Some(failure) = core.upgrade().map(|core| core.failure()) else { return };
+            if let Some(error) = failure.await {
+                tracing::warn!(partition = partition.0, %error, "the store of a partition failed");
+                failed.send((partition, epoch)).await.ok();
+            }
+        });
+    }
+
+    /// Fronts are told first, so that they don't wait for answers that will not come.
+    async fn close(&self, partition: Partition) {
+        self.links.close(partition);
+        let (mailboxes, mirrors) = (Arc::clone(&self.mailboxes), Arc::clone(&self.mirrors));
+        let closing = spawn_blocking(move || {
+            mailboxes.close(partition);
+            mirrors.remove(partition);
+        });
+        closing.await.ok();
+    }
+}
+
+/// The broker that owns a partition.
+struct Owner {
+    name: String,
+    address: String,
+    epoch: u64,
+}
+
+/// Keeps a link to the owner of a partition. Runs until it is cancelled.
+async fn follow_owner(mailboxes: &ClusterMailboxes, links: &Arc<Links>, partition: Partition, owner: &Owner) {
+    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    loop {
+        match links.open(&owner.name, &owner.address, partition, owner.epoch).await {
+            Ok(link) => {
+                backoff.reset();
+                mailboxes.set_remote(partition, Some(link.mailboxes));
+                link.closed.cancelled().await;
+                mailboxes.set_remote(partition, None);
+            }
+            // The owner is about to take the partition over, or has lost it.
+            Err(LinkError::NotOwner { .. }) => {}
+            Err(error) => {
+                tracing::debug!(partition = partition.0, owner = owner.name, %error, "no link to the owner");
+            }
+        }
+        tokio::time::sleep(backoff.next_delay()).await;
+    }
+}
