@@ -1,9 +1,11 @@
 //! HTTP on the broker's port: health endpoints, the WebSocket upgrade to the bus, and mounted applications.
 
+mod link_upgrade;
 mod upgrade;
 
 use crate::app::{AppBody, HttpApp, PeerAddress, PeerCertificate, UntilStopped};
 use crate::budget::REQUEST_COST;
+use crate::links::LINK_PATH;
 use crate::prefixed::Transport;
 use crate::server::ServerShared;
 use crate::shares::AgentConnection;
@@ -225,8 +227,10 @@ pub(crate) async fn serve_http(socket: impl Transport + 'static, peer: HttpPeer)
 async fn respond(request: Request<Incoming>, peer: &Arc<HttpPeer>) -> HttpResponse {
     peer.first_request.cancel();
     let path = request.uri().path();
-    // Health checks may use any host name: the response reveals nothing.
+    let links = peer.server.links().filter(|_| path == LINK_PATH);
+    // Health checks may use any host name: the response reveals nothing. So may other brokers, which prove who they are.
     if path != "/healthz"
+        && links.is_none()
         && let Err(code) = peer.rules().check_host(&request)
     {
         let host = request.headers().get(HOST).map(shortened).unwrap_or_default();
@@ -234,6 +238,9 @@ async fn respond(request: Request<Incoming>, peer: &Arc<HttpPeer>) -> HttpRespon
             tracing::warn!(?host, code = code.code(), suppressed, "refused a request");
         });
         return refusal(StatusCode::FORBIDDEN, code);
+    }
+    if let Some(links) = links {
+        return link_upgrade::upgrade(request, peer, links);
     }
     if let Some(app) = peer.server.app_at(path) {
         return respond_by_app(request, peer, &*app).await;

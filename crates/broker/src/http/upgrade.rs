@@ -43,16 +43,29 @@ pub fn upgrade(mut request: Request<Incoming>, peer: &HttpPeer) -> HttpResponse 
             connection::serve(accepted, &server).await;
         }
     });
-    let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
+    let mut response = switching_to("websocket");
     let headers = response.headers_mut();
-    headers.remove(CONTENT_TYPE);
-    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     if let Some(proof) = proof {
         headers.insert(PROOF_HEADER, proof);
     }
     response
+}
+
+/// The response that switches to a protocol.
+pub(super) fn switching_to(protocol: &'static str) -> HttpResponse {
+    let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
+    let headers = response.headers_mut();
+    headers.remove(CONTENT_TYPE);
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(protocol));
+    response
+}
+
+/// Whether a header has that word in its list.
+pub(super) fn has_word(headers: &HeaderMap, name: HeaderName, word: &str) -> bool {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(word))
 }
 
 /// The response to a challenge, for clients that connected to a loopback address: only they check it.
@@ -63,7 +76,7 @@ fn proof(headers: &HeaderMap, peer: &HttpPeer) -> Option<HeaderValue> {
     HeaderValue::try_from(key.prove(challenge.as_bytes(), local_address)).ok()
 }
 
-/// Returns the underlying connection, which is TCP or TLS as passed to [`serve_http`].
+/// Returns the underlying connection, which is TCP or TLS as passed to [`super::serve_http`].
 fn into_transport(upgraded: Upgraded) -> Option<Prefixed> {
     match upgraded.downcast::<TokioIo<TcpStream>>() {
         Ok(parts) => Some(Prefixed::new(parts.read_buf, parts.io.into_inner())),
@@ -76,10 +89,7 @@ fn into_transport(upgraded: Upgraded) -> Option<Prefixed> {
 
 /// The `Sec-WebSocket-Accept` value (RFC 6455), if the request is a WebSocket upgrade.
 fn accept_key(headers: &HeaderMap) -> Option<HeaderValue> {
-    let has = |name: HeaderName, word: &str| {
-        let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
-        values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(word))
-    };
+    let has = |name, word| has_word(headers, name, word);
     let wanted = has(CONNECTION, "upgrade") && has(UPGRADE, "websocket") && has(SEC_WEBSOCKET_VERSION, "13");
     let key = headers.get(SEC_WEBSOCKET_KEY).filter(|_| wanted)?;
     let mut hash = sha1_smol::Sha1::new();
