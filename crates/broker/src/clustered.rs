@@ -5,10 +5,12 @@ use crate::backend::{Backend, BackendFuture};
 use crate::core::{BrokerCore, CoreOptions, PartitionOptions};
 use crate::directory::HostDirectory;
 use crate::error::{BrokerError, BrokerResult};
+use crate::links::{LocalPartition, LocalPartitions};
 use hashbrown::HashSet;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 use toolbus_audit::AuditLog;
 use toolbus_cluster::{Partition, Partitions, Router, Slot};
 use toolbus_engine::{Command, ConnId, Mailboxes, Names, Outbox, Peer, Window};
@@ -52,6 +54,8 @@ struct State {
 struct Local {
     epoch: u64,
     core: Arc<BrokerCore>,
+    /// Cancelled when the links of other brokers have to end. Replaced when the partition is resumed.
+    links: CancellationToken,
 }
 
 struct KnownAgents {
@@ -91,7 +95,8 @@ impl ClusterMailboxes {
         {
             let mut state = self.state();
             state.names.iter().for_each(|names| core.set_names(Arc::clone(names)));
-            state.local.insert(partition, Local { epoch, core: Arc::clone(&core) });
+            let local = Local { epoch, core: Arc::clone(&core), links: CancellationToken::new() };
+            state.local.insert(partition, local).iter().for_each(|former| former.links.cancel());
         }
         drop(known);
         self.serve(partition, Some(Arc::clone(&core) as Arc<dyn Mailboxes>));
@@ -101,7 +106,8 @@ impl ClusterMailboxes {
     /// Stops serving a partition that this broker owned. Blocks until its threads have ended.
     pub fn close(&self, partition: Partition) {
         let removed = self.state().local.remove(&partition);
-        if let Some(Local { core, .. }) = removed {
+        if let Some(Local { core, links, .. }) = removed {
+            links.cancel();
             self.serve(partition, None);
             core.close();
         }
@@ -110,13 +116,20 @@ impl ClusterMailboxes {
     /// Serves nothing of an owned partition until it is resumed: nothing is pushed, accepted or elided.
     pub fn suspend(&self, partition: Partition) {
         if self.state().local.contains_key(&partition) {
+            self.end_links(partition);
             self.serve(partition, None);
         }
     }
 
     /// Serves an owned partition again.
     pub fn resume(&self, partition: Partition) {
-        let core = self.state().local.get(&partition).map(|local| Arc::clone(&local.core));
+        let core = self.state().local.get_mut(&partition).map(|local| {
+            // A token that is not cancelled has to end the links that use it.
+            if local.links.is_cancelled() {
+                local.links = CancellationToken::new();
+            }
+            Arc::clone(&local.core)
+        });
         if let Some(core) = core {
             self.serve(partition, Some(core));
         }
@@ -127,15 +140,6 @@ impl ClusterMailboxes {
         if !self.state().local.contains_key(&partition) {
             self.serve(partition, mailboxes);
         }
-    }
-
-    /// The mailboxes of a partition that this broker owns in that epoch.
-    pub fn local(&self, partition: Partition, epoch: u64) -> Option<Arc<dyn Mailboxes>> {
-        let state = self.state();
-        let local = state.local.get(&partition).filter(|local| local.epoch == epoch)?;
-        // Not while it is suspended.
-        let is_served = self.slots[usize::from(partition.0)].is_served();
-        is_served.then(|| Arc::clone(&local.core) as Arc<dyn Mailboxes>)
     }
 
     /// The partitions that this broker owns.
@@ -160,6 +164,24 @@ impl ClusterMailboxes {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LocalPartitions for ClusterMailboxes {
+    fn local(&self, partition: Partition, epoch: u64) -> Option<LocalPartition> {
+        let state = self.state();
+        let known = |local: &&Local| local.epoch == epoch && !local.links.is_cancelled();
+        let local = state.local.get(&partition).filter(known)?;
+        // Not while it is suspended.
+        let is_served = self.slots[usize::from(partition.0)].is_served();
+        is_served.then(|| LocalPartition {
+            mailboxes: Arc::clone(&local.core) as Arc<dyn Mailboxes>,
+            ended: local.links.clone(),
+        })
+    }
+
+    fn end_links(&self, partition: Partition) {
+        self.state().local.get(&partition).iter().for_each(|local| local.links.cancel());
     }
 }
 

@@ -1,25 +1,22 @@
 //! HTTP on the broker's port: health endpoints, the WebSocket upgrade to the bus, and mounted applications.
 
+mod link_upgrade;
+mod upgrade;
+
 use crate::app::{AppBody, HttpApp, PeerAddress, PeerCertificate, UntilStopped};
 use crate::budget::REQUEST_COST;
-use crate::prefixed::{Prefixed, Transport};
-use crate::presented::PresentedCredentials;
+use crate::links::LINK_PATH;
+use crate::prefixed::Transport;
 use crate::server::ServerShared;
 use crate::shares::AgentConnection;
 use crate::tls::{Tls, client_certificate};
 use crate::web_origin::WebRules;
-use crate::{connection, handshake};
-use base64::Engine as _;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{
-    ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_VERSION, UPGRADE,
-};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
@@ -30,10 +27,9 @@ use std::time::{Duration, Instant};
 use subtle::ConstantTimeEq;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use toolbus_identity::Identity;
-use toolbus_protocol::{CHALLENGE_HEADER, ErrorCode, MAX_CHALLENGE_BYTES, PROOF_HEADER};
+use toolbus_protocol::ErrorCode;
 
 type HttpResponse = Response<AppBody>;
 
@@ -231,8 +227,10 @@ pub(crate) async fn serve_http(socket: impl Transport + 'static, peer: HttpPeer)
 async fn respond(request: Request<Incoming>, peer: &Arc<HttpPeer>) -> HttpResponse {
     peer.first_request.cancel();
     let path = request.uri().path();
-    // Health checks may use any host name: the response reveals nothing.
+    let links = peer.server.links().filter(|_| path == LINK_PATH);
+    // Health checks may use any host name: the response reveals nothing. So may other brokers, which prove who they are.
     if path != "/healthz"
+        && links.is_none()
         && let Err(code) = peer.rules().check_host(&request)
     {
         let host = request.headers().get(HOST).map(shortened).unwrap_or_default();
@@ -240,6 +238,9 @@ async fn respond(request: Request<Incoming>, peer: &Arc<HttpPeer>) -> HttpRespon
             tracing::warn!(?host, code = code.code(), suppressed, "refused a request");
         });
         return refusal(StatusCode::FORBIDDEN, code);
+    }
+    if let Some(links) = links {
+        return link_upgrade::upgrade(request, peer, links);
     }
     if let Some(app) = peer.server.app_at(path) {
         return respond_by_app(request, peer, &*app).await;
@@ -250,7 +251,7 @@ async fn respond(request: Request<Incoming>, peer: &Arc<HttpPeer>) -> HttpRespon
             Ok(()) => text(StatusCode::OK, "ready\n"),
             Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, reason),
         },
-        (&Method::GET, "/" | "/bus") => upgrade(request, peer),
+        (&Method::GET, "/" | "/bus") => upgrade::upgrade(request, peer),
         (_, "/" | "/bus" | "/healthz" | "/readyz") => {
             let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed; use GET\n");
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
@@ -290,62 +291,6 @@ async fn respond_by_app(mut request: Request<Incoming>, peer: &Arc<HttpPeer>, ap
     response
 }
 
-fn upgrade(mut request: Request<Incoming>, peer: &HttpPeer) -> HttpResponse {
-    if let Err(origin) = peer.rules().check_origin(request.headers()) {
-        return foreign_origin(&peer.server, origin);
-    }
-    let Some(accept) = accept_key(request.headers()) else {
-        let mut response = text(StatusCode::UPGRADE_REQUIRED, "this is a WebSocket endpoint\n");
-        response.headers_mut().insert(UPGRADE, HeaderValue::from_static("websocket"));
-        return response;
-    };
-    let server = Arc::clone(&peer.server);
-    let presented = PresentedCredentials::in_request(request.headers(), peer.certificate.clone());
-    let proof = proof(request.headers(), peer);
-    let upgraded = hyper::upgrade::on(&mut request);
-    let http_slot = peer.take_slot();
-    let tracker = server.connections.clone();
-    tracker.spawn(async move {
-        let Ok(upgraded) = upgraded.await else { return };
-        let Some(stream) = into_transport(upgraded) else { return };
-        let accepted = handshake::handshake(stream, presented, &server).await;
-        // Until here the peer counts as unauthenticated.
-        drop(http_slot);
-        if let Some(accepted) = accepted {
-            connection::serve(accepted, &server).await;
-        }
-    });
-    let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
-    let headers = response.headers_mut();
-    headers.remove(CONTENT_TYPE);
-    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
-    if let Some(proof) = proof {
-        headers.insert(PROOF_HEADER, proof);
-    }
-    response
-}
-
-/// The response to a challenge, for clients that connected to a loopback address: only they check it.
-fn proof(headers: &HeaderMap, peer: &HttpPeer) -> Option<HeaderValue> {
-    let key = peer.server.options.broker_key.as_ref()?;
-    let challenge = headers.get(CHALLENGE_HEADER).filter(|challenge| challenge.len() <= MAX_CHALLENGE_BYTES)?;
-    let local_address = peer.local_address.filter(|address| address.ip().to_canonical().is_loopback())?;
-    HeaderValue::try_from(key.prove(challenge.as_bytes(), local_address)).ok()
-}
-
-/// Returns the underlying connection, which is TCP or TLS as passed to [`serve_http`].
-fn into_transport(upgraded: Upgraded) -> Option<Prefixed> {
-    match upgraded.downcast::<TokioIo<TcpStream>>() {
-        Ok(parts) => Some(Prefixed::new(parts.read_buf, parts.io.into_inner())),
-        Err(upgraded) => {
-            let parts = upgraded.downcast::<TokioIo<TlsStream<TcpStream>>>().ok()?;
-            Some(Prefixed::new(parts.read_buf, parts.io.into_inner()))
-        }
-    }
-}
-
 fn foreign_origin(server: &ServerShared, origin: &HeaderValue) -> HttpResponse {
     let code = ErrorCode::OriginRefused;
     server.refusal_log.line(|suppressed| {
@@ -364,21 +309,6 @@ fn too_many_connections(server: &ServerShared) -> HttpResponse {
         tracing::warn!(code = ErrorCode::TooManyConnections.code(), suppressed, "refused a connection");
     });
     refusal(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::TooManyConnections)
-}
-
-/// The `Sec-WebSocket-Accept` value (RFC 6455), if the request is a WebSocket upgrade.
-fn accept_key(headers: &HeaderMap) -> Option<HeaderValue> {
-    let has = |name: HeaderName, word: &str| {
-        let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
-        values.flat_map(|value| value.split(',')).any(|part| part.trim().eq_ignore_ascii_case(word))
-    };
-    let wanted = has(CONNECTION, "upgrade") && has(UPGRADE, "websocket") && has(SEC_WEBSOCKET_VERSION, "13");
-    let key = headers.get(SEC_WEBSOCKET_KEY).filter(|_| wanted)?;
-    let mut hash = sha1_smol::Sha1::new();
-    hash.update(key.as_bytes());
-    hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-    let accept = base64::engine::general_purpose::STANDARD.encode(hash.digest().bytes());
-    HeaderValue::try_from(accept).ok()
 }
 
 fn refusal(status: StatusCode, code: ErrorCode) -> HttpResponse {

@@ -4,6 +4,7 @@
 //!   thread each for writes and reads.
 //! - [`BrokerServer`] accepts connections on one port and serves the bus, the health endpoints and mounted HTTP
 //!   applications (`app`).
+//! - [`Links`] are connections to the brokers of the same cluster that own other partitions.
 //! - `tls` encrypts connections if a certificate is configured; `presented` holds the credentials that a peer presents
 //!   before `hello`.
 //! - `handshake` authenticates a peer, `connection` serves it over a `channel` (WebSocket or in-process link), `wire` converts between wire frames and the
@@ -33,6 +34,7 @@ mod handshake;
 mod host_registration;
 mod host_storage;
 mod http;
+mod links;
 mod manifest_files;
 mod name_owners;
 mod names;
@@ -65,6 +67,7 @@ pub use directory::{
 pub use error::{BrokerError, BrokerResult};
 pub use host_storage::{HostChange, HostStorage, StoredManifests, StoredOwners, decode_manifests, encode_manifests};
 pub use http::PeerConnection;
+pub use links::{Link, LinkError, LinkOptions, Links, LocalPartition, LocalPartitions};
 pub use name_owners::{HeldBack, HoldReason, MAX_NAMES_PER_HOST, NameOwners};
 pub use names::{DenyAll, SendRules};
 pub use server::{BrokerServer, ServerOptions};

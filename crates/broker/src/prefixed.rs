@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
+use tokio_rustls::{client, server};
 
 /// A byte stream such as a TCP socket, a TLS stream or a pipe.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {
@@ -23,11 +23,13 @@ impl Transport for TcpStream {
     }
 }
 
-impl Transport for TlsStream<TcpStream> {
+impl Transport for server::TlsStream<TcpStream> {
     fn acknowledge(&self) {
         self.get_ref().0.acknowledge();
     }
 }
+
+impl Transport for client::TlsStream<TcpStream> {}
 
 impl Transport for DuplexStream {}
 

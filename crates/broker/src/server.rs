@@ -8,6 +8,7 @@ use crate::core::BrokerCore;
 use crate::error::{BrokerError, BrokerResult};
 use crate::handshake;
 use crate::http::{self, HttpPeer};
+use crate::links::Links;
 use crate::names::{BrokerNames, SendRules};
 use crate::refusal_log::RefusalLog;
 use crate::shares::{ShareLimits, Shares};
@@ -94,6 +95,7 @@ pub(crate) struct ServerShared {
     pub shares: Arc<Shares>,
     pub options: ServerOptions,
     apps: RwLock<Vec<(&'static str, Arc<dyn HttpApp>)>>,
+    links: RwLock<Option<Arc<Links>>>,
     unknown_peers: Arc<Semaphore>,
     pub refusal_log: RefusalLog,
     pub connections: TaskTracker,
@@ -143,6 +145,7 @@ impl BrokerServer {
             refusal_log: RefusalLog::default(),
             options,
             apps: RwLock::default(),
+            links: RwLock::default(),
             connections: TaskTracker::new(),
             stop: CancellationToken::new(),
             draining: AtomicBool::new(false),
@@ -153,6 +156,12 @@ impl BrokerServer {
     /// Mounts an application that handles all requests to `path`.
     pub fn mount(&self, path: &'static str, app: Arc<dyn HttpApp>) {
         self.shared.apps.write().expect("no code panics while holding the apps lock").push((path, app));
+    }
+
+    /// Serves links of the other brokers of the cluster, until [`BrokerServer::stop`]: a draining broker still owns its
+    /// partitions.
+    pub fn set_links(&self, links: Arc<Links>) {
+        *self.shared.links.write().expect("no code panics while holding the links lock") = Some(links);
     }
 
     /// Replaces the rules for unsolicited messages. Without rules only operators may send them.
@@ -344,6 +353,10 @@ impl ServerShared {
 
     fn apps(&self) -> RwLockReadGuard<'_, Vec<(&'static str, Arc<dyn HttpApp>)>> {
         self.apps.read().expect("no code panics while holding the apps lock")
+    }
+
+    pub fn links(&self) -> Option<Arc<Links>> {
+        self.links.read().expect("no code panics while holding the links lock").clone()
     }
 
     /// Whether a stop was announced, so that new bus connections are refused.

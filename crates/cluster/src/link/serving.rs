@@ -80,6 +80,11 @@ impl PartitionServer {
         }
     }
 
+    /// Whether the front was told last that the mailboxes are congested.
+    pub fn is_congested(&self) -> bool {
+        self.state().is_congested
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
