@@ -315,10 +315,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(|_| abort_after_panic())
     }
 
-    /// Stops the broker: after a failed write or fsync, the state on disk is unknown.
+    /// Stops the broker, or gives up the partition: after a failed write or fsync, the state on disk is unknown.
     pub fn fail(&self, error: StoreError) {
         let failure = BrokerError::Storage(Arc::new(error));
-        tracing::error!(error = %failure, "stopping the broker");
+        tracing::error!(error = %failure, "nothing more is accepted");
         if self.failure.set(failure).is_ok() {
             self.failed.cancel();
         }

@@ -31,7 +31,7 @@ pub enum BrokerError {
         reason: String,
     },
     /// A write, fsync or read failed. No receipt was sent for a message that was not durable before.
-    #[error("storage failed; the broker stops: {0}")]
+    #[error("storage failed: {0}")]
     Storage(Arc<StoreError>),
     /// The listening socket failed.
     #[error("can't listen: {0}")]

@@ -55,17 +55,27 @@ struct Records {
 
 impl Records {
     async fn follow(mut self) {
+        let mut is_failing = false;
         loop {
-            if let Err(error) = self.watch().await {
-                tracing::warn!(%error, "the agents of the cluster can't be followed; trying again");
+            match self.watch(&mut is_failing).await {
+                // Once per outage.
+                Err(error) if !std::mem::replace(&mut is_failing, true) => {
+                    tracing::warn!(%error, "the agents of the cluster can't be followed; trying again");
+                }
+                Err(error) => tracing::debug!(%error, "the agents of the cluster still can't be followed"),
+                Ok(()) => {}
             }
             tokio::time::sleep(AGAIN).await;
         }
     }
 
     /// Follows the changes until the watch ends.
-    async fn watch(&mut self) -> Result<(), ClusterError> {
+    async fn watch(&mut self, is_failing: &mut bool) -> Result<(), ClusterError> {
         let mut watch = self.bucket.watch(&[&format!("{PREFIX}>")]).await?;
+        self.exchange().await?;
+        if std::mem::take(is_failing) {
+            tracing::info!("the agents of the cluster are followed again");
+        }
         let mut polls = interval(POLL);
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -79,8 +79,8 @@ impl Cluster {
     /// Creates the stream of a partition, or checks it. The log blocks its caller and uses the runtime for its requests.
     pub async fn log(&self, partition: Partition, runtime: Handle) -> Result<JetStreamLog, ClusterError> {
         let wanted = self.stream_of(partition);
-        let created = self.context.get_or_create_stream(wanted.clone()).await;
-        let stream = created.map_err(ClusterError::request("create the stream of a partition"))?;
+        let create = || self.context.get_or_create_stream(wanted.clone());
+        let stream = repeated("create the stream of a partition", create).await?;
         check_stream(&stream.cached_info().config, &wanted)?;
         Ok(JetStreamLog::new(self.context.clone(), stream, self.subject_of(partition), runtime))
     }

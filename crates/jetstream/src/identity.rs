@@ -6,7 +6,7 @@ use crate::bucket::{Bucket, Swap};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt::{Debug, Formatter};
-use toolbus_base::{from_hex, hex};
+use toolbus_base::{from_hex, hex, now_ms};
 use toolbus_cluster::Partitions;
 use toolbus_wal::ChecksumKey;
 use xxhash_rust::xxh3::xxh3_64;
@@ -28,6 +28,8 @@ pub struct ClusterIdentity {
     pub seed: u64,
     /// The secret with which brokers authenticate each other.
     pub link_secret: [u8; 32],
+    /// When it was created, in milliseconds since 1970.
+    pub created_ms: u64,
 }
 
 /// Why the identity of a cluster can't be used.
@@ -67,6 +69,7 @@ struct Stored {
     partitions: u16,
     seed: String,
     link_secret: String,
+    created_ms: u64,
 }
 
 impl ClusterIdentity {
@@ -80,7 +83,7 @@ impl ClusterIdentity {
         let filled = getrandom::fill(&mut seed).and_then(|()| getrandom::fill(&mut link_secret));
         filled.map_err(ClusterError::request("get random bytes"))?;
         let id = uuid::Uuid::new_v4().to_string();
-        Ok(Self { id, partitions, seed: u64::from_be_bytes(seed), link_secret })
+        Ok(Self { id, partitions, seed: u64::from_be_bytes(seed), link_secret, created_ms: now_ms() })
     }
 
     fn encode(&self) -> Bytes {
@@ -90,6 +93,7 @@ impl ClusterIdentity {
             partitions: self.partitions.count(),
             seed: hex(&self.seed.to_be_bytes()),
             link_secret: hex(&self.link_secret),
+            created_ms: self.created_ms,
         };
         let text = serde_json::to_string(&stored).expect("the record is plain JSON");
         Bytes::from(format!("{:016x}\n{text}\n", xxh3_64(text.as_bytes())))
@@ -111,7 +115,7 @@ impl ClusterIdentity {
         let partitions = Partitions::new(stored.partitions).ok_or(damaged("partitions"))?;
         let seed = from_hex(&stored.seed).map(u64::from_be_bytes).ok_or(damaged("seed"))?;
         let link_secret = from_hex(&stored.link_secret).ok_or(damaged("link_secret"))?;
-        Ok(Self { id: stored.id, partitions, seed, link_secret })
+        Ok(Self { id: stored.id, partitions, seed, link_secret, created_ms: stored.created_ms })
     }
 }
 

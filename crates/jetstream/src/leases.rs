@@ -68,6 +68,10 @@ impl Leases {
             .map_err(ClusterError::request("write a record of a broker"))
     }
 
+    pub(crate) async fn erase(&self, key: &str) -> Result<(), ClusterError> {
+        self.0.erase(key, None).await
+    }
+
     pub(crate) async fn remove(&self, key: &str) -> Result<(), ClusterError> {
         self.0.store().delete(key).await.map_err(ClusterError::request("remove the record of a broker"))
     }

@@ -49,6 +49,12 @@ impl Members {
         self.known.iter().filter(move |(_, member)| is_live(member)).map(|(name, _)| name.as_str())
     }
 
+    /// Forgets the members whose records have not changed for `silence`, unless they still matter. Returns their names.
+    pub fn forget(&mut self, now: Instant, silence: Duration, matters: impl Fn(&str) -> bool) -> Vec<String> {
+        let is_gone = |name: &String, member: &mut Member| now - member.last_seen > silence && !matters(name);
+        self.known.extract_if(.., is_gone).map(|(name, _)| name).collect()
+    }
+
     pub fn address_of(&self, name: &str) -> Option<&str> {
         self.known.get(name).map(|member| member.address.as_str())
     }

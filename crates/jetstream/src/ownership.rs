@@ -22,6 +22,8 @@ use toolbus_wal::{ChecksumKey, Disk};
 const TICK: Duration = Duration::from_millis(100);
 /// How long a connection attempt to a silent owner may take.
 const PROBE: Duration = Duration::from_millis(500);
+/// The record of a broker that was silent for so long is removed.
+const FORGOTTEN: Duration = Duration::from_secs(120);
 /// At most one partition moves to its preferred broker in this time, so that pauses don't add up.
 const BETWEEN_MOVES: Duration = Duration::from_secs(1);
 /// Events that wait to be read.
@@ -354,6 +356,7 @@ impl Node {
                 Done::Nothing
             });
         }
+        self.forget_gone(now);
         self.probe_silent();
         self.move_to_preferred(now);
     }

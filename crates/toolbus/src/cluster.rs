@@ -11,6 +11,7 @@ use mirrors::Mirrors;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use toolbus_broker::{
@@ -131,6 +132,13 @@ impl ClusterArgs {
     /// The address of this broker for the others.
     pub fn advertised(&self, listening: SocketAddr) -> String {
         self.advertise.clone().unwrap_or_else(|| listening.to_string())
+    }
+}
+
+impl OpenCluster {
+    /// When the cluster was created.
+    pub fn created(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.identity.created_ms)
     }
 }
 

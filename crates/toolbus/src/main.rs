@@ -128,7 +128,8 @@ fn main() -> ExitCode {
         return commands::guard::run(args);
     }
     let default_filter = match command {
-        Command::Up(_) | Command::Broker(_) | Command::Host(_) => "info",
+        // The client of NATS reports each connection; its problems are reported by the cluster.
+        Command::Up(_) | Command::Broker(_) | Command::Host(_) => "info,async_nats=warn",
         Command::Connect(_) => "warn",
         _ => "error",
     };

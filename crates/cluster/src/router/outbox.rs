@@ -36,7 +36,10 @@ impl ConnState {
             Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => {
                 (!std::mem::replace(&mut self.is_displaced, true)).then_some(outgoing)
             }
-            Outgoing::Refused { id: Some(ref id), .. } => self.answers.refused(id).then_some(outgoing),
+            // Only requests to all partitions are refused for these reasons; a message may have the same id.
+            Outgoing::Refused { refusal: Refusal::OperatorOnly | Refusal::TooManyFollows { .. }, id: Some(ref id) } => {
+                self.answers.refused(id).then_some(outgoing)
+            }
             Outgoing::Status { request_id, view } => self.answers.status(partition, request_id, *view),
             Outgoing::Inspected { request_id, view } => self.answers.inspected(request_id, *view),
             Outgoing::Followed { request_id, view } => self.answers.followed(partition, self.home, request_id, *view),

@@ -211,7 +211,7 @@ impl AgentsFile {
         Ok(issued)
     }
 
-    fn require_agent(&mut self, name: &str) -> Result<&mut AgentRecord, RegistryError> {
+    pub(super) fn require_agent(&mut self, name: &str) -> Result<&mut AgentRecord, RegistryError> {
         let known = || self.agents.iter().map(|agent| agent.name.clone()).collect();
         match self.agents.iter().position(|agent| agent.name == name) {
             Some(at) => Ok(&mut self.agents[at]),

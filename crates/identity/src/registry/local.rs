@@ -8,7 +8,7 @@ use crate::token;
 use jiff::Timestamp;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use toolbus_base::{read_private, replace_file};
 
 /// The agent of tool users on the broker's machine.
@@ -37,16 +37,17 @@ pub struct LocalCredentials {
 
 /// Creates missing credentials. A revoked agent stays revoked; a token that is lost or no longer valid is replaced.
 pub fn ensure_local_credentials(data: &Path) -> Result<LocalCredentials, RegistryError> {
-    ensure_all(data, false)
+    ensure_all(data, None)
 }
 
 /// Like [`ensure_local_credentials`], for a broker that shares its agents with others: their tokens of the same agents stay
-/// valid.
-pub fn ensure_credentials_of_member(data: &Path) -> Result<LocalCredentials, RegistryError> {
-    ensure_all(data, true)
+/// valid. All brokers give the same time of creation, so that agents which several of them create are the same.
+pub fn ensure_credentials_of_member(data: &Path, created: SystemTime) -> Result<LocalCredentials, RegistryError> {
+    ensure_all(data, Some(Timestamp::try_from(created).map_err(|_| RegistryError::TooFarAhead)?))
 }
 
-fn ensure_all(data: &Path, are_shared: bool) -> Result<LocalCredentials, RegistryError> {
+/// `shared_since` is the time of creation of shared agents.
+fn ensure_all(data: &Path, shared_since: Option<Timestamp>) -> Result<LocalCredentials, RegistryError> {
     let paths = LocalCredentials {
         token: data.join(LOCAL_TOKEN_FILE),
         host: data.join(HOST_TOKEN_FILE),
@@ -55,9 +56,9 @@ fn ensure_all(data: &Path, are_shared: bool) -> Result<LocalCredentials, Registr
     // The role is named like the agent.
     let agent = |name| NewAgent { name, role: name, ..NewAgent::default() };
     AgentsFolder::new(data).change(|file| {
-        ensure(file, &agent(LOCAL_AGENT), &paths.token, are_shared)?;
-        ensure(file, &NewAgent { host: true, ..agent(HOST_AGENT) }, &paths.host, are_shared)?;
-        ensure(file, &NewAgent { operator: true, ..agent(OPERATOR_AGENT) }, &paths.operator, are_shared)
+        ensure(file, &agent(LOCAL_AGENT), &paths.token, shared_since)?;
+        ensure(file, &NewAgent { host: true, ..agent(HOST_AGENT) }, &paths.host, shared_since)?;
+        ensure(file, &NewAgent { operator: true, ..agent(OPERATOR_AGENT) }, &paths.operator, shared_since)
     })?;
     Ok(paths)
 }
@@ -72,12 +73,22 @@ pub fn local_token_file(data: &Path, name: &str) -> Option<PathBuf> {
     }
 }
 
-fn ensure(file: &mut AgentsFile, new: &NewAgent<'_>, path: &Path, are_shared: bool) -> Result<(), RegistryError> {
-    let issued = match file.agent_mut(new.name) {
-        None => file.add(new)?,
-        Some(agent) if agent.revoked.is_some() || has_valid_token(agent, path)? => return Ok(()),
-        Some(_) if are_shared => file.add_key(new.name)?,
-        Some(_) => file.rotate(new.name, Duration::ZERO, None)?,
+fn ensure(
+    file: &mut AgentsFile,
+    new: &NewAgent<'_>,
+    path: &Path,
+    shared_since: Option<Timestamp>,
+) -> Result<(), RegistryError> {
+    let issued = match (file.agent_mut(new.name), shared_since) {
+        (Some(agent), _) if agent.revoked.is_some() || has_valid_token(agent, path)? => return Ok(()),
+        (Some(_), None) => file.rotate(new.name, Duration::ZERO, None)?,
+        (Some(_), Some(_)) => file.add_key(new.name)?,
+        (None, None) => file.add(new)?,
+        (None, Some(created)) => {
+            let issued = file.add(new)?;
+            file.require_agent(new.name)?.created = created;
+            issued
+        }
     };
     let text = format!("{}\n", issued.token.expose());
     replace_file(path, text.as_bytes()).map_err(|source| RegistryError::Write { path: path.to_owned(), source })

@@ -106,3 +106,88 @@ impl KeyRecord {
 fn earlier(ours: Option<Timestamp>, theirs: Option<Timestamp>) -> Option<Timestamp> {
     ours.into_iter().chain(theirs).min()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a valid time")
+    }
+
+    fn key(id: &str, created: i64, valid_until: Option<i64>) -> KeyRecord {
+        let sha256 = "ab".repeat(32);
+        KeyRecord { id: id.into(), sha256, created: at(created), expires: None, valid_until: valid_until.map(at) }
+    }
+
+    fn record(created: i64, revoked: Option<i64>, keys: Vec<KeyRecord>) -> AgentRecord {
+        let (name, role) = ("ana".to_owned(), "reader".to_owned());
+        let revoked = revoked.map(at);
+        AgentRecord { name, role, host: false, operator: false, created: at(created), revoked, keys }
+    }
+
+    fn joined(mut ours: AgentRecord, theirs: &AgentRecord) -> AgentRecord {
+        ours.join(theirs.clone());
+        ours
+    }
+
+    /// Records that differ in every way that brokers can cause.
+    fn records() -> Vec<AgentRecord> {
+        vec![
+            record(1, None, vec![key("a", 1, None)]),
+            record(1, None, vec![key("a", 1, Some(5)), key("b", 2, None)]),
+            record(1, None, vec![key("a", 1, Some(4)), key("c", 3, None)]),
+            record(1, Some(9), vec![key("a", 1, None)]),
+            record(1, Some(8), Vec::new()),
+            record(2, None, vec![key("d", 2, None)]),
+            AgentRecord { host: true, ..record(2, None, vec![key("e", 2, None)]) },
+            record(1, None, (0..80).map(|n| key(&format!("k{n}"), n, None)).collect()),
+        ]
+    }
+
+    #[test]
+    fn the_order_of_joins_does_not_matter() {
+        let all = records();
+        for a in &all {
+            // What was read from a file is normal only after its first join.
+            let a = &joined(a.clone(), a);
+            assert_eq!(&joined(a.clone(), a), a, "idempotent");
+            for b in &all {
+                let b = &joined(b.clone(), b);
+                let ab = joined(a.clone(), b);
+                assert_eq!(ab, joined(b.clone(), a), "commutative");
+                for c in &all {
+                    assert_eq!(joined(ab.clone(), c), joined(a.clone(), &joined(b.clone(), c)), "associative");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_revocation_and_the_end_of_a_key_stay() {
+        let all = records();
+        let revoked = joined(all[0].clone(), &all[3]);
+        assert_eq!(revoked.revoked, Some(at(9)));
+        assert_eq!(joined(revoked.clone(), &all[4]).revoked, Some(at(8)));
+        let rotated = joined(all[1].clone(), &all[2]);
+        assert_eq!(rotated.keys[0].valid_until, Some(at(4)));
+        assert_eq!(rotated.keys.len(), 3);
+        assert_eq!(joined(revoked, &all[5]).revoked, None, "a later agent has the name");
+        assert_eq!(joined(all[0].clone(), &all[7]).keys.len(), MAX_SHARED_KEYS);
+    }
+
+    #[test]
+    fn records_that_would_damage_the_file_are_ignored() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let agents = AgentsFolder::new(folder.path());
+        let good = record(1, None, vec![key("a", 1, None)]).to_shared();
+        let mut bad_name = record(1, None, Vec::new());
+        bad_name.name = "../x".into();
+        let bad = [("eve", good.clone()), ("ben", b"{".to_vec()), ("../x", bad_name.to_shared())];
+        let mut records: BTreeMap<String, SharedRecord> =
+            bad.into_iter().map(|(name, record)| (name.to_owned(), record)).collect();
+        records.insert("ana".into(), good.clone());
+        let joined = agents.join(&records, &BTreeMap::new()).expect("joined");
+        assert_eq!(joined, BTreeMap::from([("ana".to_owned(), good)]));
+    }
+}

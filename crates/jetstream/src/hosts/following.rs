@@ -25,9 +25,15 @@ const BETWEEN_WATCHES: Duration = Duration::from_millis(250);
 pub async fn run(blobs: Blobs, directory: StoredDirectory, broker: String) {
     let own_key = format!("{ONLINE}{broker}");
     let mut following = Following { blobs, directory, own_key, others: BTreeMap::new() };
+    let mut is_failing = false;
     loop {
-        if let Err(error) = following.watch().await {
-            tracing::warn!(%error, "the host directory of the cluster can't be watched; trying again");
+        match following.watch(&mut is_failing).await {
+            // Once per outage.
+            Err(error) if !std::mem::replace(&mut is_failing, true) => {
+                tracing::warn!(%error, "the host directory of the cluster can't be followed; trying again");
+            }
+            Err(error) => tracing::debug!(%error, "the host directory of the cluster still can't be followed"),
+            Ok(()) => {}
         }
         tokio::time::sleep(BETWEEN_WATCHES).await;
     }
@@ -43,7 +49,7 @@ struct Following {
 
 impl Following {
     /// Applies all changes until the watch ends.
-    async fn watch(&mut self) -> Result<(), ClusterError> {
+    async fn watch(&mut self, is_failing: &mut bool) -> Result<(), ClusterError> {
         let manifests = format!("{MANIFESTS}>");
         let online = format!("{ONLINE}>");
         let mut watch = self.blobs.bucket().watch(&[NAMES, &manifests, &online]).await?;
@@ -71,6 +77,9 @@ impl Following {
             if is_due || reported.as_ref() != Some(&connected) {
                 self.report(&connected).await?;
                 reported = Some(connected);
+                if std::mem::take(is_failing) {
+                    tracing::info!("the host directory of the cluster is followed again");
+                }
             }
         }
     }

@@ -1,6 +1,8 @@
 //! How a broker treats the other ones: partitions move to the broker that should own them, and silent owners are probed.
 
-use super::{BETWEEN_MOVES, Done, Node, PROBE};
+use super::{BETWEEN_MOVES, Done, FORGOTTEN, Node, PROBE};
+use crate::members;
+use std::collections::HashSet;
 use std::io;
 use std::time::Instant;
 use tokio::time::timeout;
@@ -58,6 +60,19 @@ impl Node {
             self.moved = now;
             self.handle(partition, LeaseEvent::Release);
             self.handle(partition, LeaseEvent::Wanted { after: self.options.lease.renewal * 2 });
+        }
+    }
+
+    /// Removes the records of brokers that have been silent for long and own nothing: every process of a broker has a new name.
+    pub(super) fn forget_gone(&mut self, now: Instant) {
+        let owners: HashSet<&str> = self.machines.iter().filter_map(Lease::owner).collect();
+        let matters = |name: &str| name == self.options.name || owners.contains(name);
+        for broker in self.members.forget(now, FORGOTTEN, matters) {
+            let (leases, key) = (self.leases.clone(), format!("{}{broker}", members::PREFIX));
+            self.work.spawn(async move {
+                leases.erase(&key).await.ok();
+                Done::Nothing
+            });
         }
     }
 }

@@ -1,13 +1,16 @@
 //! The agents of several brokers on real servers.
 
 use crate::servers::{Servers, runtime};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 use tempfile::TempDir;
 use toolbus_identity::{AgentInfo, AgentsFolder, NewAgent, ensure_credentials_of_member};
 use toolbus_jetstream::{Cluster, SharedAgents};
 
 /// A revocation reaches all brokers within two seconds.
 const LIMIT: Duration = Duration::from_secs(2);
+
+/// When the cluster was created.
+const CREATED: Duration = Duration::from_secs(1_800_000_000);
 
 struct Broker {
     folder: TempDir,
@@ -19,7 +22,7 @@ async fn broker(cluster: &Cluster) -> Broker {
     let folder = tempfile::tempdir().unwrap();
     let agents = AgentsFolder::new(folder.path());
     let shared = cluster.agents(agents.clone()).await.unwrap();
-    ensure_credentials_of_member(folder.path()).unwrap();
+    ensure_credentials_of_member(folder.path(), UNIX_EPOCH + CREATED).unwrap();
     Broker { folder, agents, _shared: shared }
 }
 
@@ -44,7 +47,8 @@ fn an_agent_of_one_broker_is_one_of_all() {
     let Some(servers) = Servers::start() else { return };
     runtime().block_on(async {
         let cluster = servers.connect("agents").await;
-        let (a, b) = (broker(&cluster).await, broker(&cluster).await);
+        // Each of them creates the local agents before it knows the other's.
+        let (a, b) = tokio::join!(broker(&cluster), broker(&cluster));
         for broker in [&a, &b] {
             let is_shared = || {
                 agent(broker, "local").is_some_and(|local| local.keys.iter().filter(|key| key.is_valid).count() == 2)

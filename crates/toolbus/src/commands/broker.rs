@@ -212,7 +212,7 @@ impl BrokerArgs {
             None => {
                 let files = match &joining {
                     None => ensure_local_credentials(&data)?,
-                    Some(_) => ensure_credentials_of_member(&data)?,
+                    Some((cluster, _)) => ensure_credentials_of_member(&data, cluster.created())?,
                 };
                 (Arc::new(authenticators(&data, self.auth)?), files.token)
             }
