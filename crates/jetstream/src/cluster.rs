@@ -12,6 +12,7 @@ use std::fmt::{Debug, Formatter};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 use toolbus_cluster::{Partition, Partitions};
 use toolbus_identity::AgentsFolder;
 
@@ -78,11 +79,21 @@ impl Cluster {
 
     /// Creates the stream of a partition, or checks it. The log blocks its caller and uses the runtime for its requests.
     pub async fn log(&self, partition: Partition, runtime: Handle) -> Result<JetStreamLog, ClusterError> {
+        self.log_until(partition, runtime, CancellationToken::new()).await
+    }
+
+    /// Like [`log`](Self::log), for a log whose waits end with `stop`.
+    pub(crate) async fn log_until(
+        &self,
+        partition: Partition,
+        runtime: Handle,
+        stop: CancellationToken,
+    ) -> Result<JetStreamLog, ClusterError> {
         let wanted = self.stream_of(partition);
         let create = || self.context.get_or_create_stream(wanted.clone());
         let stream = repeated("create the stream of a partition", create).await?;
         check_stream(&stream.cached_info().config, &wanted)?;
-        Ok(JetStreamLog::new(self.context.clone(), stream, self.subject_of(partition), runtime))
+        Ok(JetStreamLog::new(self.context.clone(), stream, self.subject_of(partition), runtime, stop))
     }
 
     /// Reads the identity of the cluster, or creates it with that many partitions. Fails if it has another number.

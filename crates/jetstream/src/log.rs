@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use toolbus_cluster::{Append, AppendError, Bounds, LogError, ReplicatedLog};
 
 /// How long an append is repeated. An election of the stream's leader takes up to 9 s.
@@ -25,6 +26,8 @@ const NEXT_MESSAGE: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 12;
 /// How long the answer about the room in the stream counts.
 const ROOM_AGE: Duration = Duration::from_secs(1);
+/// The reason of an error after a stop.
+const STOPPED: &str = "the broker stops";
 /// Room for the headers and the subject of a message.
 const HEADERS: usize = 1 << 10;
 /// Larger messages gain nothing.
@@ -36,6 +39,8 @@ pub struct JetStreamLog {
     stream: Stream,
     subject: String,
     runtime: Handle,
+    /// Ends all waits: the runtime is about to stop, and a request must not outlive it.
+    stop: CancellationToken,
     /// When the outstanding append was not answered for the first time.
     sent_at: Mutex<Instant>,
     room: Mutex<Room>,
@@ -48,15 +53,27 @@ struct Room {
 }
 
 impl JetStreamLog {
-    pub(crate) fn new(context: Context, stream: Stream, subject: String, runtime: Handle) -> Self {
+    pub(crate) fn new(
+        context: Context,
+        stream: Stream,
+        subject: String,
+        runtime: Handle,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
             context,
             stream,
             subject,
             runtime,
+            stop,
             sent_at: Mutex::new(Instant::now()),
             room: Mutex::new(Room { asked: None, bytes: u64::MAX }),
         }
+    }
+
+    /// Waits for a request. Returns `None` if the broker stops.
+    fn wait<T>(&self, request: impl Future<Output = T>) -> Option<T> {
+        self.runtime.block_on(self.stop.run_until_cancelled(request))
     }
 
     /// Repeats a request that can be repeated, because no server answers it during an election.
@@ -65,7 +82,7 @@ impl JetStreamLog {
         what: &'static str,
         mut request: impl FnMut() -> F,
     ) -> Result<T, LogError> {
-        self.runtime.block_on(async {
+        let repeating = self.wait(async {
             let mut reason = String::new();
             for attempt in 1..=ATTEMPTS {
                 match request().await {
@@ -75,7 +92,8 @@ impl JetStreamLog {
                 tokio::time::sleep(wait_after(attempt)).await;
             }
             Err(LogError { what, reason })
-        })
+        });
+        repeating.unwrap_or_else(|| Err(LogError { what, reason: STOPPED.into() }))
     }
 
     async fn read_one(&self, sequence: u64) -> Result<Option<Bytes>, jetstream::stream::RawMessageError> {
@@ -123,12 +141,13 @@ impl ReplicatedLog for JetStreamLog {
         if let Some(expected) = append.expected_last {
             message = message.expected_last_sequence(expected);
         }
-        self.runtime.block_on(async {
+        let appending = self.wait(async {
             let sent = self.context.send_publish(self.subject.clone(), message).await.map_err(append_error)?;
             let answer = timeout(ANSWER, sent.into_future()).await;
             let answer = answer.map_err(|elapsed| AppendError::Unknown(elapsed.to_string()))?;
             answer.map(|ack| ack.sequence).map_err(append_error)
-        })
+        });
+        appending.unwrap_or_else(|| Err(AppendError::Unknown(STOPPED.into())))
     }
 
     fn wait_to_resend(&self, attempt: u32) -> bool {
@@ -136,7 +155,7 @@ impl ReplicatedLog for JetStreamLog {
         if attempt == 1 {
             *sent_at = Instant::now();
         }
-        if sent_at.elapsed() > RESEND_FOR {
+        if sent_at.elapsed() > RESEND_FOR || self.stop.is_cancelled() {
             return false;
         }
         std::thread::sleep(wait_after(attempt));
@@ -158,14 +177,15 @@ impl ReplicatedLog for JetStreamLog {
         let mut reason = String::new();
         for attempt in 1..=ATTEMPTS {
             let mut reached = next;
-            let read = self.runtime.block_on(self.read_range(next, to, &mut |sequence, payload| {
+            let read = self.wait(self.read_range(next, to, &mut |sequence, payload| {
                 reached = sequence + 1;
                 each(sequence, payload);
             }));
             next = reached;
             match read {
-                Ok(_) => return Ok(()),
-                Err(error) => reason = error,
+                Some(Ok(_)) => return Ok(()),
+                Some(Err(error)) => reason = error,
+                None => return Err(LogError { what: "read", reason: STOPPED.into() }),
             }
             if next > to {
                 return Ok(());
@@ -187,8 +207,8 @@ impl ReplicatedLog for JetStreamLog {
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         if room.asked.is_none_or(|at| at.elapsed() > ROOM_AGE) {
             room.asked = Some(Instant::now());
-            let info = self.runtime.block_on(timeout(ANSWER, self.stream.get_info()));
-            if let Ok(Ok(info)) = info {
+            let info = self.wait(timeout(ANSWER, self.stream.get_info()));
+            if let Some(Ok(Ok(info))) = info {
                 room.bytes = limit.saturating_sub(info.state.bytes);
             }
         }

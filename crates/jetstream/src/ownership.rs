@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
 use toolbus_cluster::{
     Follower, Lease, LeaseEffect, LeaseEvent, LeaseOptions, Partition, Partitions, StreamDisk, TakeoverError, take_over,
 };
@@ -26,6 +27,8 @@ const PROBE: Duration = Duration::from_millis(500);
 const FORGOTTEN: Duration = Duration::from_secs(120);
 /// At most one partition moves to its preferred broker in this time, so that pauses don't add up.
 const BETWEEN_MOVES: Duration = Duration::from_secs(1);
+/// How long takeovers that were ended are awaited.
+const AFTER_STOP: Duration = Duration::from_millis(500);
 /// Events that wait to be read.
 const MAX_EVENTS: usize = 1024;
 
@@ -85,6 +88,8 @@ pub struct Ownership {
     events: mpsc::Receiver<OwnershipEvent>,
     commands: mpsc::Sender<Command>,
     task: tokio::task::JoinHandle<()>,
+    /// Ends the waits for the logs.
+    stop: CancellationToken,
 }
 
 enum Command {
@@ -96,14 +101,15 @@ impl Ownership {
     /// Joins the cluster. Must be called within a tokio runtime.
     pub async fn join(cluster: &Cluster, options: OwnershipOptions) -> Result<Self, ClusterError> {
         let leases = cluster.leases().await?;
+        let stop = CancellationToken::new();
         let mut logs = Vec::new();
         for partition in options.partitions.all() {
-            logs.push(Arc::new(cluster.log(partition, Handle::current()).await?));
+            logs.push(Arc::new(cluster.log_until(partition, Handle::current(), stop.clone()).await?));
         }
         let (events_in, events) = mpsc::channel(MAX_EVENTS);
         let (commands, commands_in) = mpsc::channel(MAX_EVENTS);
         let task = tokio::spawn(Node::new(leases, logs, options, events_in).run(commands_in));
-        Ok(Self { events, commands, task })
+        Ok(Self { events, commands, task, stop })
     }
 
     /// The next event, or `None` after this broker has left.
@@ -116,16 +122,24 @@ impl Ownership {
         self.commands.send(Command::Closed { partition, epoch }).await.ok();
     }
 
-    /// Releases all partitions, so that other brokers take them over at once, and waits until that is written.
+    /// Releases all partitions, so that other brokers take them over at once, and waits until that is written. Takeovers that
+    /// are under way are ended after `limit`.
     pub async fn leave(mut self, limit: Duration) {
         self.commands.send(Command::Leave).await.ok();
-        let drained = async { while self.events.recv().await.is_some() {} };
-        timeout(limit, drained).await.ok();
+        if timeout(limit, self.drained()).await.is_err() {
+            self.stop.cancel();
+            timeout(AFTER_STOP, self.drained()).await.ok();
+        }
+    }
+
+    async fn drained(&mut self) {
+        while self.events.recv().await.is_some() {}
     }
 }
 
 impl Drop for Ownership {
     fn drop(&mut self) {
+        self.stop.cancel();
         self.task.abort();
     }
 }
