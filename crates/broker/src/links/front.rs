@@ -54,6 +54,7 @@ async fn run(
         outcome = read_frames(reader, options.max_frame_bytes, None, |frame| remote.receive(frame)) => outcome,
         // No deadline: an owner that reads slowly is alive as long as it sends keepalives.
         outcome = write_frames(writer, queue, options.keepalive) => outcome,
+        end = queue.ended() => Err(end),
     }
 }
 
