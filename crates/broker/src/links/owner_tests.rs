@@ -62,6 +62,11 @@ fn serve(options: LinkOptions) -> (DuplexStream, Arc<Echo>, JoinHandle<()>) {
     (front, echo, tokio::spawn(ServedLink::new(owner, local, options).run()))
 }
 
+/// Longer than the silence of a link.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("the link ends")
+}
+
 fn peer() -> Peer {
     Peer { name: "ann".into(), role: None, numbered_receipts: true, rights: Rights::UNRESTRICTED, incarnation: 0 }
 }
@@ -119,7 +124,7 @@ async fn an_owner_whose_answers_wait_reads_no_further_and_goes_on_when_they_are_
     }
     front = reader.unsplit(writing.await.expect("written"));
     drop(front);
-    serving.await.expect("it ends");
+    soon(serving).await.expect("it ends");
     assert!(echo.is_detached.load(Ordering::Relaxed));
 }
 
@@ -128,8 +133,12 @@ async fn a_front_that_reads_nothing_is_disconnected_although_it_sends() {
     let (front, echo, serving) = serve(options());
     let (_reader, mut writer) = tokio::io::split(front);
     writer.write_all(&commands(5)).await.expect("written");
-    tokio::spawn(async move { while writer.write_all(&[0; 4]).await.is_ok() {} });
-    tokio::time::timeout(Duration::from_secs(60), serving).await.expect("the link ends").expect("no panic");
+    tokio::spawn(async move {
+        while writer.write_all(&[0; 4]).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    soon(serving).await.expect("no panic");
     assert!(echo.is_detached.load(Ordering::Relaxed));
 }
 
@@ -139,7 +148,15 @@ async fn a_front_that_sends_nothing_is_disconnected_although_it_reads() {
     let mut read = Vec::new();
     tokio::time::timeout(Duration::from_secs(6), front.read_to_end(&mut read)).await.expect("it ends").expect("read");
     assert!(read.len() >= 4 * 4 && read.iter().all(|byte| *byte == 0), "keepalives: {read:?}");
-    serving.await.expect("it ends");
+    soon(serving).await.expect("it ends");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_sends_nothing_is_given_up_although_it_reads() {
+    let (front, mut owner) = tokio::io::duplex(PIPE);
+    let link = front::start(front, &options());
+    tokio::spawn(async move { while owner.read(&mut [0; 64]).await.is_ok_and(|count| count > 0) {} });
+    tokio::time::timeout(Duration::from_secs(6), link.closed.cancelled()).await.expect("the link ends");
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,7 +166,7 @@ async fn a_link_stays_open_while_nothing_is_sent() {
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert!(!closed.is_cancelled() && !serving.is_finished());
     drop(mailboxes);
-    serving.await.expect("it ends");
+    soon(serving).await.expect("it ends");
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,6 +188,7 @@ async fn an_oversized_or_unreadable_frame_ends_the_link() {
     for bytes in [&u32::MAX.to_be_bytes()[..], &[0, 0, 0, 1, 0xff]] {
         let (mut front, _, serving) = serve(options());
         front.write_all(bytes).await.expect("written");
+        // Before its silence would.
         tokio::time::timeout(Duration::from_secs(1), serving).await.expect("the link ends").expect("no panic");
     }
 }
@@ -184,6 +202,6 @@ async fn an_overfull_front_ends_the_link_and_is_no_longer_congested() {
     for _ in 0..2000 {
         link.mailboxes.submit(conn, &mut vec![Command::Subscribe]);
     }
-    link.closed.cancelled().await;
+    soon(link.closed.cancelled()).await;
     assert!(!link.mailboxes.congested());
 }

@@ -1,4 +1,4 @@
-//! Links between brokers over real sockets: what they carry, whom they refuse, and when they end.
+//! Links between brokers over real sockets: delivery, refusals, and the end of a link.
 
 pub mod background;
 mod clustered;

@@ -271,10 +271,10 @@ mod trusting {
 }
 
 #[tokio::test]
-async fn a_man_in_the_middle_who_terminates_tls_is_noticed() {
+async fn a_man_in_the_middle_that_terminates_tls_is_detected() {
     let owner = OwnerOfOne::with(|setup| setup.is_tls = true).await;
     let options = LinkOptions { tls: true, ..front_options() };
-    open(owner.address(), options.clone()).await.expect("a link without him");
+    open(owner.address(), options.clone()).await.expect("a link without the proxy");
     let address = man_in_the_middle(owner.address()).await;
     let refused = open(address, options).await;
     assert!(matches!(refused, Err(LinkError::Authentication)), "{:?}", refused.err());
