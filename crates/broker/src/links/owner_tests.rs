@@ -120,7 +120,7 @@ async fn an_owner_whose_answers_wait_reads_no_further_and_goes_on_when_they_are_
     assert!((4..=6).contains(&submitted), "{submitted} commands were carried out");
     let mut buffer = vec![0; 64 << 10];
     while echo.submitted.load(Ordering::Relaxed) < count {
-        reader.read(&mut buffer).await.expect("the link is open");
+        assert_ne!(reader.read(&mut buffer).await.expect("the link is open"), 0);
     }
     front = reader.unsplit(writing.await.expect("written"));
     drop(front);
