@@ -147,6 +147,7 @@ pub struct Joining {
     cluster: OpenCluster,
     address: String,
     is_secure: bool,
+    max_frame: usize,
 }
 
 /// A broker in its cluster.
@@ -157,15 +158,19 @@ pub struct Member {
 }
 
 impl Joining {
-    pub fn new(cluster: OpenCluster, address: String, is_secure: bool) -> Self {
-        Self { cluster, address, is_secure }
+    pub fn new(cluster: OpenCluster, address: String, is_secure: bool, max_frame: usize) -> Self {
+        Self { cluster, address, is_secure, max_frame }
     }
 
     /// Joins the cluster: the broker accepts links of other brokers, and serves its share of the partitions.
     pub async fn join(self, server: &BrokerServer) -> Result<Member, Failure> {
-        let Self { cluster, address, is_secure } = self;
+        let Self { cluster, address, is_secure, max_frame } = self;
         let OpenCluster { cluster, identity, partitions, name, mirrors, following, mailboxes } = cluster;
         let link_options = LinkOptions { tls: is_secure, ..LinkOptions::new(&name, identity.link_secret) };
+        // A client can submit several messages at once.
+        let max_frame_bytes = link_options.max_frame_bytes.max(max_frame.saturating_mul(4));
+        let max_queued_bytes = link_options.max_queued_bytes.max(max_frame_bytes.saturating_mul(4));
+        let link_options = LinkOptions { max_frame_bytes, max_queued_bytes, ..link_options };
         let links = Links::new(link_options, Arc::clone(&mailboxes) as _);
         server.set_links(Arc::clone(&links));
         let mirrors = Arc::new(mirrors);

@@ -86,7 +86,7 @@ pub async fn write_frames(
     loop {
         tokio::select! {
             biased;
-            outcome = queue.next(BATCH_BYTES, &mut frames) => outcome?,
+            () = queue.next(BATCH_BYTES, &mut frames) => {}
             _ = ticks.tick() => frames.push(Bytes::new()),
         }
         for frame in frames.drain(..) {

@@ -39,8 +39,8 @@ pub fn start(stream: impl AsyncRead + AsyncWrite + Send + 'static, options: &Lin
     Link { mailboxes, closed }
 }
 
-/// The front never stops reading, whatever it has to write: only so can the owner stop reading while its answers wait
-/// without a deadlock. Memory is bounded by the outboxes of the clients.
+/// The front reads regardless of how much it has to write. Otherwise there would be a deadlock, because the owner stops reading
+/// while its answers wait. The outboxes of the clients bound the memory.
 async fn run(
     stream: impl AsyncRead + AsyncWrite,
     remote: &RemotePartition,
@@ -54,6 +54,7 @@ async fn run(
         outcome = read_frames(reader, options.max_frame_bytes, None, |frame| remote.receive(frame)) => outcome,
         // No deadline: an owner that reads slowly is alive as long as it sends keepalives.
         outcome = write_frames(writer, queue, options.keepalive) => outcome,
+        end = queue.ended() => Err(end),
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 /// Maximum size of a message of the handshake.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
-// First bytes of the owner's messages. `REFUSED` and a reason end the handshake; anyone could have sent it.
+// First bytes of the owner's messages. `REFUSED` is followed by a reason instead of a proof, so it is not authenticated.
 const REFUSED: u8 = 0;
 const NONCE: u8 = 1;
 const ACCEPTED: u8 = 2;

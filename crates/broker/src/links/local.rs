@@ -20,7 +20,8 @@ pub trait LocalPartitions: Send + Sync {
 pub struct LocalPartition {
     /// Its mailboxes.
     pub mailboxes: Arc<dyn Mailboxes>,
-    /// Cancelled when the broker stops serving it. Whoever gets the mailboxes gets the token with them, so no link can miss
-    /// the end, even if it is accepted at the same time.
+    /// Cancelled when the broker stops serving the partition. A link gets the token together with the mailboxes, so a link
+    /// that is accepted while the partition is closed ends as well: there is no race between looking up the mailboxes and
+    /// registering the link.
     pub ended: CancellationToken,
 }

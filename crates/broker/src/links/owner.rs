@@ -70,6 +70,7 @@ async fn serve(
         outcome = read_frames(reader, options.max_frame_bytes, Some(queue), receive) => outcome,
         () = report_recovery(server, &congested) => Ok(()),
         outcome = write_frames(writer, queue, options.keepalive) => outcome,
+        end = queue.ended() => Err(end),
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 use toolbus_cluster::Transport;
 
 /// What a queued frame takes in memory beside its bytes.
@@ -20,6 +21,7 @@ pub struct FrameQueue {
     bytes: AtomicUsize,
     queued: Notify,
     room: Notify,
+    has_ended: CancellationToken,
     limits: Limits,
 }
 
@@ -45,26 +47,24 @@ impl FrameQueue {
             total: options.max_queued_bytes,
         };
         let (state, bytes) = (Mutex::default(), AtomicUsize::new(0));
-        Self { state, bytes, queued: Notify::new(), room: Notify::new(), limits }
+        let (queued, room, has_ended) = (Notify::new(), Notify::new(), CancellationToken::new());
+        Self { state, bytes, queued, room, has_ended, limits }
     }
 
     /// Waits for frames and appends some to the list, more than `enough` bytes only if the first is larger. The frames that
     /// were taken last are written by then. Cancellation-safe.
-    pub async fn next(&self, enough: usize, frames: &mut Vec<Bytes>) -> Result<(), LinkEnd> {
+    pub async fn next(&self, enough: usize, frames: &mut Vec<Bytes>) {
         loop {
-            self.take(enough, frames)?;
+            self.take(enough, frames);
             if !frames.is_empty() {
-                return Ok(());
+                return;
             }
             self.queued.notified().await;
         }
     }
 
-    fn take(&self, enough: usize, frames: &mut Vec<Bytes>) -> Result<(), LinkEnd> {
+    fn take(&self, enough: usize, frames: &mut Vec<Bytes>) {
         let mut state = self.state();
-        if let Some(end) = state.end {
-            return Err(end);
-        }
         let written = std::mem::take(&mut state.writing);
         if written > 0 {
             self.bytes.fetch_sub(written, Ordering::Relaxed);
@@ -78,7 +78,12 @@ impl FrameQueue {
             state.writing += size;
             frames.extend(state.frames.pop_front());
         }
-        Ok(())
+    }
+
+    /// Waits until the link has to end. A separate future, because the writer may be blocked for good by then.
+    pub async fn ended(&self) -> LinkEnd {
+        self.has_ended.cancelled().await;
+        self.state().end.unwrap_or(LinkEnd::Closed)
     }
 
     /// Waits until the link is not congested.
@@ -96,11 +101,10 @@ impl FrameQueue {
     fn end(&self, end: LinkEnd) {
         let mut state = self.state();
         state.end.get_or_insert(end);
-        state.frames = VecDeque::new();
+        (state.frames, state.writing) = (VecDeque::new(), 0);
         self.bytes.store(0, Ordering::Relaxed);
         drop(state);
-        self.queued.notify_one();
-        self.room.notify_one();
+        self.has_ended.cancel();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -154,19 +158,19 @@ mod tests {
     }
 
     /// The sizes of the next frames, `None` if it waits.
-    fn next(queue: &FrameQueue, enough: usize) -> Option<Result<Vec<usize>, LinkEnd>> {
+    fn next(queue: &FrameQueue, enough: usize) -> Option<Vec<usize>> {
         let mut frames = Vec::new();
-        let outcome = queue.next(enough, &mut frames).now_or_never()?;
-        Some(outcome.map(|()| frames.iter().map(|frame| frame.len() + FRAME_OVERHEAD).collect()))
+        queue.next(enough, &mut frames).now_or_never()?;
+        Some(frames.iter().map(|frame| frame.len() + FRAME_OVERHEAD).collect())
     }
 
     #[test]
     fn a_batch_ends_before_the_frame_that_exceeds_it() {
         let queue = queue();
         [300, 300, 300, 900].into_iter().for_each(|size| queue.send(frame(size)));
-        assert_eq!(next(&queue, 700), Some(Ok(vec![300, 300])));
-        assert_eq!(next(&queue, 700), Some(Ok(vec![300])));
-        assert_eq!(next(&queue, 700), Some(Ok(vec![900])), "alone, although it is larger");
+        assert_eq!(next(&queue, 700), Some(vec![300, 300]));
+        assert_eq!(next(&queue, 700), Some(vec![300]));
+        assert_eq!(next(&queue, 700), Some(vec![900]), "alone, although it is larger");
         assert_eq!(next(&queue, 700), None);
     }
 
@@ -177,7 +181,7 @@ mod tests {
         assert!(!queue.congested());
         queue.send(frame(100));
         assert!(queue.congested());
-        assert_eq!(next(&queue, ENOUGH), Some(Ok(vec![1000, 100])));
+        assert_eq!(next(&queue, ENOUGH), Some(vec![1000, 100]));
         assert!(queue.congested() && queue.room().now_or_never().is_none(), "they are being written");
         assert_eq!(next(&queue, ENOUGH), None);
         assert!(!queue.congested() && queue.room().now_or_never().is_some());
@@ -187,9 +191,9 @@ mod tests {
     fn an_overfull_queue_ends_the_link_and_keeps_nothing() {
         let queue = queue();
         (0..4).for_each(|_| queue.send(frame(1000)));
-        assert!(queue.congested());
+        assert!(queue.congested() && queue.ended().now_or_never().is_none());
         queue.send(frame(100));
-        assert_eq!(next(&queue, ENOUGH), Some(Err(LinkEnd::Overfull)));
+        assert_eq!(queue.ended().now_or_never(), Some(LinkEnd::Overfull));
         queue.send(frame(100));
         assert!(queue.state().frames.is_empty() && !queue.congested());
     }
@@ -198,6 +202,6 @@ mod tests {
     fn an_oversized_frame_ends_the_link() {
         let queue = queue();
         queue.send(vec![0; 2001].into());
-        assert_eq!(next(&queue, ENOUGH), Some(Err(LinkEnd::TooLarge(2001))));
+        assert_eq!(queue.ended().now_or_never(), Some(LinkEnd::TooLarge(2001)));
     }
 }

@@ -10,12 +10,14 @@
 pub mod client;
 mod delivering;
 mod linked;
+mod networked;
 mod partitioned;
 mod pushing;
 mod settling;
 mod signals;
 
 use client::Client;
+use networked::OverSockets;
 use std::sync::Arc;
 use tempfile::TempDir;
 use toolbus_broker::{BrokerCore, CoreOptions};
@@ -186,7 +188,6 @@ macro_rules! mailboxes_contract {
                 the_status_counts_queued_and_in_flight_messages,
                 inspect_shows_connected_peers_and_queue_positions,
                 inspect_shows_messages_after_a_restart,
-                followers_are_notified_before_attach_and_detach_return,
                 idle_mailboxes_are_not_congested,
             };
         });
@@ -196,3 +197,17 @@ macro_rules! mailboxes_contract {
 mailboxes_contract!(in_folder, InFolder::new());
 mailboxes_contract!(in_partitions, InPartitions::new());
 mailboxes_contract!(over_links, OverLinks::new());
+mailboxes_contract!(over_sockets, OverSockets::new());
+
+/// Contracts of mailboxes that answer before a call returns.
+macro_rules! immediate_contract {
+    ($implementation:ident, $factory:expr) => {
+        contract_tests!($implementation, $factory, {
+            signals::{ followers_are_notified_before_attach_and_detach_return };
+        });
+    };
+}
+
+immediate_contract!(in_folder_at_once, InFolder::new());
+immediate_contract!(in_partitions_at_once, InPartitions::new());
+immediate_contract!(over_links_at_once, OverLinks::new());

@@ -19,6 +19,7 @@ mod host_and_origin_headers;
 mod host_manifests;
 mod host_names;
 mod limits;
+mod links;
 mod mailboxes_contract;
 mod memory_bounds;
 mod original_clients;
