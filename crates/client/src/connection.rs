@@ -7,7 +7,9 @@ use crate::tls;
 use crate::{BrokerError, BrokerResult};
 use futures_util::{SinkExt, StreamExt};
 use http::Uri;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_websockets::{Error as WsError, Limits, Message, WebSocketStream};
@@ -38,6 +40,9 @@ pub struct Connection {
     pub agent: Option<AgentRef>,
 }
 
+/// Timeout of a connection to one of several brokers, handshake included.
+const SEVERAL_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// The endpoint and the agent to connect as.
 #[derive(Clone)]
 pub struct Destination {
@@ -50,12 +55,42 @@ pub type LinkMaker = dyn Fn() -> BrokerResult<ClientLink> + Send + Sync;
 
 #[derive(Clone)]
 enum Endpoint {
-    Network { uri: Uri, is_secure: bool, token: String },
+    Network { brokers: Arc<Brokers>, token: String },
     Local(Arc<LinkMaker>),
 }
 
+/// The addresses of a broker, or of the brokers of a cluster.
+struct Brokers {
+    addresses: Vec<Address>,
+    /// The one that is tried first.
+    preferred: AtomicUsize,
+}
+
+struct Address {
+    uri: Uri,
+    is_secure: bool,
+}
+
 impl Destination {
+    /// `endpoint` is an address, or several that are separated by commas. The agent's name decides which one is tried first,
+    /// so that agents with the same addresses spread over the brokers.
     pub fn new(endpoint: &str, agent: AgentRef, token: &str) -> BrokerResult<Self> {
+        let addresses: Vec<Address> = endpoint.split(',').map(Address::parse).collect::<BrokerResult<_>>()?;
+        let mut hasher = DefaultHasher::new();
+        agent.session_id.hash(&mut hasher);
+        let preferred = AtomicUsize::new((hasher.finish() % addresses.len() as u64) as usize);
+        let brokers = Arc::new(Brokers { addresses, preferred });
+        Ok(Self { endpoint: Endpoint::Network { brokers, token: token.to_owned() }, agent })
+    }
+
+    pub fn in_process(agent: AgentRef, links: Arc<LinkMaker>) -> Self {
+        Self { endpoint: Endpoint::Local(links), agent }
+    }
+}
+
+impl Address {
+    fn parse(endpoint: &str) -> BrokerResult<Self> {
+        let endpoint = endpoint.trim();
         let uri: Uri = endpoint.parse().map_err(|error| BrokerError::Address(format!("{endpoint}: {error}")))?;
         let is_secure = match uri.scheme_str() {
             Some("ws") => false,
@@ -65,40 +100,60 @@ impl Destination {
         if uri.host().is_none() {
             return Err(BrokerError::Address(format!("{endpoint}: it has no host")));
         }
-        Ok(Self { endpoint: Endpoint::Network { uri, is_secure, token: token.to_owned() }, agent })
-    }
-
-    pub fn in_process(agent: AgentRef, links: Arc<LinkMaker>) -> Self {
-        Self { endpoint: Endpoint::Local(links), agent }
+        Ok(Self { uri, is_secure })
     }
 }
 
 pub async fn connect(destination: &Destination, options: &ClientOptions) -> BrokerResult<Connection> {
-    let connecting = async {
-        match &destination.endpoint {
-            Endpoint::Network { uri, is_secure, token } => {
+    match &destination.endpoint {
+        Endpoint::Network { brokers, token } => brokers.connect(&destination.agent, token, options).await,
+        Endpoint::Local(links) => within(options.connect_timeout, connect_link(links)).await,
+    }
+}
+
+impl Brokers {
+    /// Tries each broker once, the one that answered last first.
+    async fn connect(&self, agent: &AgentRef, token: &str, options: &ClientOptions) -> BrokerResult<Connection> {
+        let (count, first) = (self.addresses.len(), self.preferred.load(Ordering::Relaxed));
+        // A broker that hangs must not delay the next one for long.
+        let limit = if count > 1 { options.connect_timeout.min(SEVERAL_TIMEOUT) } else { options.connect_timeout };
+        let mut failure = None;
+        for number in (first..first + count).map(|number| number % count) {
+            let Address { uri, is_secure } = &self.addresses[number];
+            let connecting = async {
                 let limits = Limits::default().max_payload_len(Some(options.max_frame_bytes));
                 let socket = Dialer { uri, is_secure: *is_secure, options }.connect(limits).await?;
-                handshake(socket, &destination.agent, token, options).await
-            }
-            Endpoint::Local(links) => {
-                let link = links()?;
-                // A broker that refuses its own process does it when the link is made.
-                let welcome = loop {
-                    match std::future::poll_fn(|cx| link.poll_receive(cx)).await {
-                        Some(BrokerFrame::Welcome(welcome)) => break welcome,
-                        Some(BrokerFrame::Error(refusal)) => return Err(refusal_error(refusal)),
-                        Some(_) => {}
-                        None => return Err(closed_in_handshake()),
-                    }
-                };
-                Ok(Connection::new(Channel::Link(link), welcome))
+                handshake(socket, agent, token, options).await
+            };
+            match within(limit, connecting).await {
+                Ok(connection) => {
+                    self.preferred.store(number, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Err(error) if error.is_final() => return Err(error),
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
+        Err(failure.expect("there is an address"))
+    }
+}
+
+async fn connect_link(links: &Arc<LinkMaker>) -> BrokerResult<Connection> {
+    let link = links()?;
+    // A broker that refuses its own process does it when the link is made.
+    let welcome = loop {
+        match std::future::poll_fn(|cx| link.poll_receive(cx)).await {
+            Some(BrokerFrame::Welcome(welcome)) => break welcome,
+            Some(BrokerFrame::Error(refusal)) => return Err(refusal_error(refusal)),
+            Some(_) => {}
+            None => return Err(closed_in_handshake()),
+        }
     };
-    tokio::time::timeout(options.connect_timeout, connecting)
-        .await
-        .unwrap_or(Err(BrokerError::Timeout(options.connect_timeout)))
+    Ok(Connection::new(Channel::Link(link), welcome))
+}
+
+async fn within<T>(limit: Duration, connecting: impl Future<Output = BrokerResult<T>>) -> BrokerResult<T> {
+    tokio::time::timeout(limit, connecting).await.unwrap_or(Err(BrokerError::Timeout(limit)))
 }
 
 async fn handshake(

@@ -26,8 +26,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct BusArgs {
-    /// Address of the broker; HOST:PORT is short for ws://HOST:PORT/bus. Default: the one in toolbus.toml, or
-    /// ws://127.0.0.1:7420/bus.
+    /// Address of the broker; HOST:PORT is short for ws://HOST:PORT/bus. Brokers of a cluster are separated by commas: if
+    /// one is away, the next is used. Default: the one in toolbus.toml, or ws://127.0.0.1:7420/bus.
     #[arg(long, global = true, env = "TOOLBUS_BROKER", value_name = "URL")]
     broker: Option<String>,
     /// File with the token. Default: TOOLBUS_TOKEN, or the token in the data folder of this user's broker on this
@@ -133,7 +133,7 @@ impl BusArgs {
     /// The address of the broker.
     pub fn url(&self) -> Result<String, Failure> {
         let local = || Ok(local_url(&local_broker().unwrap_or_default()));
-        self.broker.as_deref().map_or_else(local, bus_url)
+        self.broker.as_deref().map_or_else(local, bus_urls)
     }
 
     pub async fn connect(
@@ -153,7 +153,7 @@ impl BusArgs {
             let warning = role.and_then(|role| claimed_role_without_rules("--role", role, &roles));
             warning.into_iter().for_each(print_error);
         }
-        let url = self.broker.as_deref().map_or_else(|| Ok(local_url(&local)), bus_url)?;
+        let url = self.broker.as_deref().map_or_else(|| Ok(local_url(&local)), bus_urls)?;
         let Credential { token, scope: token_scope, origin } = match self.credential(local_agent, local) {
             // Without a broker there is no token either, and the missing broker is the error to report.
             Err(Failure::NoToken) if !is_listening(&url).await => return Err(Failure::NoBroker { url }),
@@ -225,6 +225,12 @@ fn found_credential(local_agent: LocalAgent, folder: &Path) -> Result<Credential
     Err(Failure::NoToken)
 }
 
+/// Given addresses as the client takes them.
+fn bus_urls(given: &str) -> Result<String, Failure> {
+    let urls: Vec<String> = given.split(',').map(|given| bus_url(given.trim())).collect::<Result<_, _>>()?;
+    Ok(urls.join(","))
+}
+
 /// A given address as the client takes it. HOST:PORT is enough, and the scheme of a web address is translated.
 fn bus_url(given: &str) -> Result<String, Failure> {
     let (scheme, rest) = match given.split_once("://") {
@@ -246,7 +252,17 @@ fn bus_url(given: &str) -> Result<String, Failure> {
     Ok(format!("ws://{authority}{port}{}", if path.len() > 1 { path } else { "/bus" }))
 }
 
-async fn is_listening(url: &str) -> bool {
+/// Whether anything listens at one of the addresses.
+async fn is_listening(urls: &str) -> bool {
+    for url in urls.split(',') {
+        if is_listening_at(url).await {
+            return true;
+        }
+    }
+    false
+}
+
+async fn is_listening_at(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let mut address = rest.split('/').next().unwrap_or_default().to_owned();
     if !address.trim_end_matches(|c: char| c.is_ascii_digit()).ends_with(':') {

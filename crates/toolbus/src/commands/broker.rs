@@ -235,8 +235,8 @@ impl BrokerArgs {
             Mailboxes::Folder(core) => BrokerServer::with_authenticator(core, Arc::clone(&authenticator), options),
             Mailboxes::Cluster(core) => BrokerServer::with_authenticator(core, Arc::clone(&authenticator), options),
         };
-        let joining = joining
-            .map(|(cluster, args)| Joining::new(cluster, args.advertised(address), is_secure, self.max_frame));
+        let joining =
+            joining.map(|(cluster, args)| Joining::new(cluster, args.advertised(address), is_secure, self.max_frame));
         Ok(OpenBroker {
             server,
             joining,
