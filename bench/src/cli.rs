@@ -46,12 +46,12 @@ pub enum Command {
     /// The host process of the journal benchmark.
     #[command(hide = true)]
     JournalHost(crate::journal::host::JournalHostOptions),
-    /// The MCP server whose effects the chaos test counts.
+    /// The MCP server whose effects the tests with faults count.
     #[command(hide = true)]
-    EffectServer(crate::chaos::effect::EffectOptions),
-    /// Kills the processes that a killed chaos run left behind.
+    EffectServer(crate::faults::effect::EffectOptions),
+    /// Kills the processes that a killed run left behind.
     #[command(hide = true)]
-    ChaosWatchdog { folder: PathBuf },
+    FaultWatchdog { folder: PathBuf },
     /// The MCP server of a measurement.
     #[command(hide = true)]
     McpServer(crate::mcp::server::McpServerOptions),

@@ -7,6 +7,7 @@ mod backlog;
 mod chaos;
 mod cli;
 mod contenders;
+mod faults;
 mod figures;
 mod flood;
 mod goals;
@@ -95,8 +96,8 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::McpServer(options) => mcp::server::serve(&options)?,
         Command::McpRelay(options) => mcp::relay::serve(&options)?,
-        Command::EffectServer(options) => chaos::effect::serve(&options)?,
-        Command::ChaosWatchdog { folder } => chaos::watch(&folder),
+        Command::EffectServer(options) => faults::effect::serve(&options)?,
+        Command::FaultWatchdog { folder } => faults::watchdog::watch(&folder),
         Command::Relay { contender } => {
             process::exit_with_parent();
             serve_relay(contender)?;
