@@ -33,6 +33,8 @@ pub enum Command {
     Instructions(crate::mcp::instructions::InstructionsOptions),
     /// Kill processes and cut links under load, and check that no call is lost or has two effects.
     Chaos(crate::chaos::ChaosOptions),
+    /// Strike brokers and NATS servers of a cluster under load, and check that nothing is lost or has two effects.
+    Cluster(crate::cluster::ClusterOptions),
     /// Hostile agents misbehave in many ways; honest agents must stay served, and nothing may be left over.
     Flood(crate::flood::FloodOptions),
     /// The hostile agents of `flood`.

