@@ -21,6 +21,8 @@ pub struct Cli {
 pub enum Command {
     /// Measure the contenders and compare them with the goals.
     Run(RunOptions),
+    /// Speed of a cluster of brokers, compared with one embedded broker and with bare JetStream on the same servers.
+    ClusterSpeed(RunOptions),
     /// A large backlog in one mailbox: memory, restart, drain.
     Backlog(crate::backlog::BacklogOptions),
     /// Memory use of idle connections and mailboxes.

@@ -58,6 +58,9 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Run(options) => {
             return one_thread()?.block_on(run::run(options));
         }
+        Command::ClusterSpeed(options) => {
+            return one_thread()?.block_on(run::run_cluster(options));
+        }
         Command::Backlog(options) => {
             return one_thread()?.block_on(backlog::run(options));
         }

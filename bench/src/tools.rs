@@ -42,7 +42,7 @@ impl Tools {
         if !self.found.contains_key(&key) {
             let found = match key {
                 Contender::Toolbus => self.toolbus(),
-                Contender::NatsCore => self.install_nats().await,
+                Contender::NatsCore => self.nats_server().await,
                 Contender::Bamboo => self.build_original().await,
                 _ => Ok(self.bench.clone()),
             };
@@ -121,8 +121,14 @@ impl Tools {
 /// Contenders that differ in configuration only share a program.
 fn program_of(contender: Contender) -> Contender {
     match contender {
-        Contender::JetStream | Contender::JetStreamLog | Contender::JetStreamAlways => Contender::NatsCore,
-        Contender::ToolbusJson | Contender::BambooHost => Contender::Toolbus,
+        Contender::JetStream
+        | Contender::JetStreamLog
+        | Contender::JetStreamAlways
+        | Contender::JetStreamReplicated
+        | Contender::JetStreamReplicatedAlways => Contender::NatsCore,
+        Contender::ToolbusJson | Contender::BambooHost | Contender::ClusterOfOne | Contender::ClusterOfThree => {
+            Contender::Toolbus
+        }
         other => other,
     }
 }

@@ -17,7 +17,8 @@ use super::{
     fault::Fault,
 };
 use crate::faults::{
-    client::{Client, Clients},
+    client::Client,
+    clients::Clients,
     effect,
     recovery::Recoveries,
     rng::Rng,

@@ -98,6 +98,7 @@ impl Deployment {
             advertised: ports.routes.gate,
             monitor: ports.monitor,
             store: self.path(&format!("store-{number}")),
+            sync_always: true,
             others: (0..self.nats.len())
                 .filter(|other| *other != number)
                 .map(|other| self.nats[other].routes.gate)

@@ -4,9 +4,9 @@
 
 mod deployment;
 mod gate;
-mod health;
+pub mod health;
 mod messages;
-mod nats;
+pub mod nats;
 mod node;
 mod plan;
 mod report;

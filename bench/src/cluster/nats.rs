@@ -11,19 +11,22 @@ pub struct Server {
     pub advertised: u16,
     pub monitor: u16,
     pub store: PathBuf,
+    /// Whether each write is synced before it is confirmed.
+    pub sync_always: bool,
     /// The ports at which it reaches the other servers.
     pub others: Vec<u16>,
 }
 
 /// The server's configuration. It doesn't tell clients about the other servers: they must not bypass the gates.
 pub fn config(server: &Server) -> String {
-    let Server { name, clients, routes, advertised, monitor, store, others } = server;
+    let Server { name, clients, routes, advertised, monitor, store, sync_always, others } = server;
+    let sync = if *sync_always { "  sync_interval: always\n" } else { "" };
     let others: Vec<String> = others.iter().map(|port| url(*port)).collect();
     format!(
         "server_name: {name:?}\n\
          listen: \"127.0.0.1:{clients}\"\n\
          http: \"127.0.0.1:{monitor}\"\n\
-         jetstream {{\n  store_dir: {store:?}\n  sync_interval: always\n}}\n\
+         jetstream {{\n  store_dir: {store:?}\n{sync}}}\n\
          cluster {{\n  name: \"bench\"\n  listen: \"127.0.0.1:{routes}\"\n  advertise: \"127.0.0.1:{advertised}\"\n  \
          no_advertise: true\n  routes: {others:?}\n}}\n"
     )
@@ -35,6 +38,6 @@ pub fn broker_options(servers: &[u16], cluster: &str) -> Vec<String> {
     ["--nats", &servers.join(","), "--cluster", cluster].map(str::to_owned).to_vec()
 }
 
-fn url(port: u16) -> String {
+pub fn url(port: u16) -> String {
     format!("nats://127.0.0.1:{port}")
 }

@@ -20,7 +20,8 @@ use super::{
     timing::{self, BlowTimes, Costs},
 };
 use crate::faults::{
-    client::{Client, Clients},
+    client::Client,
+    clients::Clients,
     effect,
     recovery::Recoveries,
     rng::Rng,

@@ -14,7 +14,6 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout},
     sync::{mpsc, watch},
-    task::JoinSet,
 };
 
 use super::{
@@ -46,27 +45,6 @@ pub struct Client {
     pub draining: watch::Receiver<bool>,
     pub recoveries: Arc<Recoveries>,
     pub tally: Arc<Tally>,
-}
-
-/// The clients of a run.
-#[derive(Default)]
-pub struct Clients(JoinSet<anyhow::Result<(usize, Vec<Record>)>>);
-
-impl Clients {
-    pub fn start(&mut self, client: Client) {
-        self.0.spawn(async move {
-            let number = client.number;
-            client.run().await.map(|records| (number, records))
-        });
-    }
-
-    /// Adds the records of each client when it is done.
-    pub async fn collect(&mut self, records: &mut Vec<(usize, Vec<Record>)>) -> anyhow::Result<()> {
-        while let Some(client) = self.0.join_next().await {
-            records.push(client.context("a client panicked")??);
-        }
-        Ok(())
-    }
 }
 
 /// A call without an answer.

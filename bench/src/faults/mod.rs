@@ -3,6 +3,7 @@
 
 pub mod answer;
 pub mod client;
+pub mod clients;
 pub mod effect;
 pub mod guard;
 pub mod recovery;
