@@ -120,7 +120,8 @@ impl Deployment {
         command.arg(self.path(&format!("broker-{number}"))).arg("--shared-token-file").arg(self.path("token"));
         if !self.nats.is_empty() {
             let servers: Vec<u16> = self.nats.iter().map(|server| server.clients.gate).collect();
-            command.args(nats::broker_options(&servers, NAME)).args(["--advertise", &address(ports.gate)]);
+            let monitors: Vec<u16> = self.nats.iter().map(|server| server.monitor).collect();
+            command.args(nats::broker_options(&servers, &monitors, NAME)).args(["--advertise", &address(ports.gate)]);
         }
         self.folder.isolated(command, &format!("broker-{number}"), Stdio::null())
     }

@@ -105,7 +105,7 @@ impl ClusterOptions {
 
     fn time_limit(&self) -> Duration {
         match self.minutes {
-            _ if self.short => Duration::from_secs(35),
+            _ if self.short => Duration::from_secs(40),
             Some(minutes) => Duration::from_secs(minutes * 60),
             None => Duration::MAX / 4,
         }

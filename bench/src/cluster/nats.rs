@@ -32,10 +32,12 @@ pub fn config(server: &Server) -> String {
     )
 }
 
-/// The options of a broker in a cluster on these servers.
-pub fn broker_options(servers: &[u16], cluster: &str) -> Vec<String> {
+/// The options of a broker in a cluster on the servers with these ports for clients and for monitoring.
+pub fn broker_options(servers: &[u16], monitors: &[u16], cluster: &str) -> Vec<String> {
     let servers: Vec<String> = servers.iter().map(|port| url(*port)).collect();
-    ["--nats", &servers.join(","), "--cluster", cluster].map(str::to_owned).to_vec()
+    let monitors: Vec<String> = monitors.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    let (servers, monitors) = (servers.join(","), monitors.join(","));
+    ["--nats", &servers, "--nats-monitor", &monitors, "--cluster", cluster].map(str::to_owned).to_vec()
 }
 
 pub fn url(port: u16) -> String {

@@ -4,7 +4,7 @@ use super::{plan::KINDS, run::ClusterVerdict, timing::Cost};
 use crate::faults::{recovery::Times, table};
 
 const LABEL: usize = 34;
-const COLUMN: usize = 20;
+const COLUMN: usize = 25;
 const HEAD: [&str; 5] = ["blows", "worker waits", "longest wait", "calls in flight", "calls/s"];
 
 pub fn render(verdict: &ClusterVerdict) -> String {
@@ -29,7 +29,7 @@ pub fn render(verdict: &ClusterVerdict) -> String {
 
 fn row(label: &str, cells: &[String; 5]) -> String {
     let cells: String = cells.iter().map(|cell| format!("{cell:>COLUMN$}")).collect();
-    format!("{label:LABEL$}{}\n", &cells[COLUMN - 8..])
+    format!("{label:LABEL$}{}\n", &cells[COLUMN - 6..])
 }
 
 fn times(times: &Option<Times>) -> String {

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::faults::{
     rng::Rng,
-    supervisor::{self, MakeCommand, Service, Supervisor},
+    supervisor::{self, MakeCommand, Service, Supervisor, last_line},
 };
 
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -127,7 +127,8 @@ impl System {
         let until = Instant::now() + limit;
         while !self.is_ready(node).await {
             if Instant::now() > until {
-                bail!("{node} was not ready within {limit:?}; see its log");
+                let log = self.deployment.folder.log(&node.to_string());
+                bail!("{node} was not ready within {limit:?}; the end of its log: {}", last_line(&log));
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }

@@ -37,7 +37,7 @@ pub fn address(url: &str, number: u32) -> &str {
 
 pub async fn start(contender: Contender, tools: &Tools, folder: &Path) -> anyhow::Result<Broker> {
     let sync_always = contender != Contender::JetStreamReplicated;
-    let (servers, ports) = start_nats(tools, folder, sync_always).await?;
+    let (servers, ports, monitors) = start_nats(tools, folder, sync_always).await?;
     let brokers = match contender {
         Contender::ClusterOfOne => &BROKERS[..1],
         Contender::ClusterOfThree => &BROKERS[..],
@@ -50,7 +50,7 @@ pub async fn start(contender: Contender, tools: &Tools, folder: &Path) -> anyhow
     let mut starting = Vec::new();
     for name in brokers {
         let mut command = toolbus_broker(tools, folder, name)?;
-        command.args(nats::broker_options(&ports, NAME));
+        command.args(nats::broker_options(&ports, &monitors, NAME));
         starting.push(Running::spawn(name, command, folder)?);
     }
     let (mut processes, mut urls) = (Vec::new(), Vec::new());
@@ -65,7 +65,11 @@ pub async fn start(contender: Contender, tools: &Tools, folder: &Path) -> anyhow
     Ok(Broker { processes, url: urls.join(&SEPARATOR.to_string()) })
 }
 
-async fn start_nats(tools: &Tools, folder: &Path, sync_always: bool) -> anyhow::Result<(Vec<Running>, [u16; 3])> {
+async fn start_nats(
+    tools: &Tools,
+    folder: &Path,
+    sync_always: bool,
+) -> anyhow::Result<(Vec<Running>, [u16; 3], [u16; 3])> {
     let listeners: Vec<TcpListener> =
         (0..9).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>().context("find free ports")?;
     let port = |index: usize| anyhow::Ok(listeners[index].local_addr().context("read a port")?.port());
@@ -92,7 +96,7 @@ async fn start_nats(tools: &Tools, folder: &Path, sync_always: bool) -> anyhow::
         servers.push(Running::spawn(name, command, folder)?);
     }
     wait_until_healthy(&monitors, "/healthz").await?;
-    Ok((servers, clients))
+    Ok((servers, clients, monitors))
 }
 
 async fn wait_until_ready(urls: &[String]) -> anyhow::Result<()> {

@@ -1,6 +1,10 @@
 //! Keeps a process running, as a service manager would: restarts it on the same data after a kill or an exit.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
@@ -144,7 +148,8 @@ pub async fn stay_down(time: Duration, kills: &mut mpsc::Receiver<KillRequest>) 
     }
 }
 
-fn last_line(log: &PathBuf) -> String {
+/// The last line of a log, or nothing if there is none.
+pub fn last_line(log: &Path) -> String {
     let log = std::fs::read(log).unwrap_or_default();
     String::from_utf8_lossy(&log).lines().last().unwrap_or_default().to_owned()
 }
