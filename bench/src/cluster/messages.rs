@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::{sync::watch, task::JoinSet, time::Instant};
 use toolbus_client::{AgentRef, Body, BrokerClient, BrokerError, InboxKind, InboxMessage};
 
-use super::deployment::TOKEN;
+use super::layout::TOKEN;
 
 /// Between the receipt of a message and the next one.
 const PAUSE: Duration = Duration::from_millis(30);

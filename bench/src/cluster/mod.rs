@@ -2,17 +2,17 @@
 //! killed, stopped, paused and cut off in turn. At the end no call and no message with a receipt may be lost, no call may
 //! have had its effect twice, and every caller must have exactly one answer.
 
-mod deployment;
 mod gate;
 pub mod health;
+mod layout;
 mod messages;
 pub mod nats;
 mod node;
 mod plan;
 mod report;
 mod run;
+mod running;
 mod source;
-mod system;
 mod timing;
 
 use std::{
@@ -24,7 +24,7 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 
-use self::{deployment::Programs, plan::Nodes, run::Run};
+use self::{layout::Programs, plan::Nodes, run::Run};
 use crate::{faults::guard::run_in_folder, tools::Tools};
 
 /// Milliseconds between a worker's answer and its next call.
@@ -82,10 +82,6 @@ impl ClusterOptions {
     /// Pairs of a sender and a receiver of messages.
     fn pairs(&self) -> usize {
         if self.short { 3 } else { 8 }
-    }
-
-    fn pause(&self) -> (u64, u64) {
-        PAUSE
     }
 
     /// Milliseconds before a struck process is restarted.

@@ -13,10 +13,10 @@ use tokio::sync::watch;
 
 use super::{
     ClusterOptions,
-    deployment::{Deployment, Programs, TOOLS},
+    layout::{Layout, Programs, TOOLS},
     messages::{MessageCounts, Messages},
     plan::{self, Blow},
-    system::System,
+    running::RunningCluster,
     timing::{self, BlowTimes, Costs},
 };
 use crate::faults::{
@@ -48,7 +48,7 @@ pub struct ClusterVerdict {
 
 pub struct Run<'a> {
     options: &'a ClusterOptions,
-    deployment: Arc<Deployment>,
+    layout: Arc<Layout>,
     rng: Rng,
     recoveries: Arc<Recoveries>,
     tally: Arc<Tally>,
@@ -63,17 +63,17 @@ impl<'a> Run<'a> {
         folder: &Path,
     ) -> anyhow::Result<ClusterVerdict> {
         let mut rng = Rng::new(options.seed());
-        let deployment = Deployment::new(programs, bench, folder, options.nodes(), &mut rng)?;
+        let layout = Layout::new(programs, bench, folder, options.nodes(), &mut rng)?;
         let recoveries = Arc::new(Recoveries::new(options.workers()));
-        Run { options, deployment: Arc::new(deployment), rng, recoveries, tally: Arc::default() }.run(folder).await
+        Run { options, layout: Arc::new(layout), rng, recoveries, tally: Arc::default() }.run(folder).await
     }
 
     async fn run(mut self, folder: &Path) -> anyhow::Result<ClusterVerdict> {
         let begun = Instant::now();
-        let system = System::start(Arc::clone(&self.deployment), self.options.down(), self.rng.fork()).await?;
-        warm_up::wait_for_all_tools(&*self.deployment).await?;
+        let cluster = RunningCluster::start(Arc::clone(&self.layout), self.options.down(), self.rng.fork()).await?;
+        warm_up::wait_for_all_tools(&*self.layout).await?;
         let (draining, is_draining) = watch::channel(false);
-        let url = format!("ws://127.0.0.1:{}/bus", self.deployment.front);
+        let url = format!("ws://127.0.0.1:{}/bus", self.layout.front);
         let messages = Messages::start(&url, self.options.pairs(), &is_draining).await?;
         let mut clients = self.start_clients(&is_draining);
         let mut problems = Vec::new();
@@ -84,7 +84,7 @@ impl<'a> Run<'a> {
 
         let started = Instant::now();
         let blows = tokio::select! {
-            blows = self.strike_all(&system, &mut problems) => blows,
+            blows = self.strike_all(&cluster, &mut problems) => blows,
             never = self.report_progress(started) => never,
         };
         draining.send_replace(true);
@@ -96,7 +96,7 @@ impl<'a> Run<'a> {
         let took = started.elapsed();
         let (messages, message_problems) = messages.finish().await;
         problems.extend(message_problems);
-        problems.extend(system.stop().await?);
+        problems.extend(cluster.stop().await?);
         drop(clients);
         // Servers may outlive their hosts briefly; their effects count too.
         let swept = folder.to_owned();
@@ -107,7 +107,7 @@ impl<'a> Run<'a> {
         let mut calls = Verdict::of(Evidence {
             system: if self.options.embedded { "one broker" } else { "cluster" },
             records: &records,
-            effects: effect::count_all(&self.deployment.folder, &TOOLS)?,
+            effects: effect::count_all(&self.layout.folder, &TOOLS)?,
             recoveries: &self.recoveries,
             tally: &self.tally,
             problems,
@@ -127,9 +127,9 @@ impl<'a> Run<'a> {
             clients.start(Client {
                 number,
                 kills,
-                workers: Arc::clone(&self.deployment) as _,
+                workers: Arc::clone(&self.layout) as _,
                 in_flight: 1,
-                pause: self.options.pause(),
+                pause: super::PAUSE,
                 rng: self.rng.fork(),
                 draining: is_draining.clone(),
                 recoveries: Arc::clone(&self.recoveries),
@@ -139,7 +139,7 @@ impl<'a> Run<'a> {
         clients
     }
 
-    async fn strike_all(&self, system: &System, problems: &mut Vec<String>) -> Vec<BlowTimes> {
+    async fn strike_all(&self, cluster: &RunningCluster, problems: &mut Vec<String>) -> Vec<BlowTimes> {
         let mut rng = Rng::new(self.options.seed() ^ 0x5707_3141);
         let blows = plan::draw(&mut rng, self.options.nodes(), self.options.blows(), self.options.outages());
         let until = Instant::now() + self.options.time_limit();
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
                 break;
             }
             let at = Instant::now();
-            if let Err(error) = self.strike(system, blow, &mut times).await {
+            if let Err(error) = self.strike(cluster, blow, &mut times).await {
                 let problem =
                     format!("{error:#}, {:.0} s after {} ({})", at.elapsed().as_secs_f64(), blow.kind(), blow.node);
                 self.recoveries.log_event(&problem);
@@ -162,14 +162,14 @@ impl<'a> Run<'a> {
         times
     }
 
-    async fn strike(&self, system: &System, blow: &Blow, times: &mut Vec<BlowTimes>) -> anyhow::Result<()> {
+    async fn strike(&self, cluster: &RunningCluster, blow: &Blow, times: &mut Vec<BlowTimes>) -> anyhow::Result<()> {
         let at = Instant::now();
         self.recoveries.log_event(&format!("{:?} at {}", blow.action, blow.node));
         self.recoveries.record_fault(blow.kind(), None);
         let struck = async {
-            system.strike(blow).await?;
+            cluster.strike(blow).await?;
             self.recoveries.log_event("the blow is over");
-            system.wait_until_ready(blow.node, RECOVERY_LIMIT).await?;
+            cluster.wait_until_ready(blow.node, RECOVERY_LIMIT).await?;
             self.recoveries.log_event("the node is ready");
             self.wait_for_all_workers(Instant::now()).await
         };

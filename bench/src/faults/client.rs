@@ -189,6 +189,9 @@ impl Client {
         let answer = Answer::read(&message, &call_id(self.number, record));
         if answer.outcome == Outcome::Result {
             self.recoveries.succeeded(self.number, first_sent.unwrap_or_else(Instant::now));
+        } else {
+            let (id, code) = (call_id(self.number, record), answer.code.as_deref().unwrap_or_default());
+            self.recoveries.log_event(&format!("{id} ended with {:?} {code}", answer.outcome));
         }
         self.tally.answered(&answer);
         calls.records[record].answers += 1;

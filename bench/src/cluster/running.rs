@@ -10,9 +10,9 @@ use anyhow::{Context, bail};
 use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
 use super::{
-    deployment::{Deployment, Ports, TOOLS},
     gate::{Network, serve_balancer, serve_gate},
     health,
+    layout::{Layout, Ports, TOOLS},
     node::{Node, Role},
     plan::{Action, Blow},
     source::Processes,
@@ -27,8 +27,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a struck process may take until it runs again: it may end slowly after SIGTERM, and stays down for a while.
 const RESTART_LIMIT: Duration = Duration::from_secs(60);
 
-pub struct System {
-    deployment: Arc<Deployment>,
+pub struct RunningCluster {
+    layout: Arc<Layout>,
     nodes: HashMap<String, Supervisor>,
     hosts: Vec<Supervisor>,
     cut: watch::Sender<Option<Node>>,
@@ -40,39 +40,39 @@ pub struct System {
     gates: JoinSet<()>,
 }
 
-impl System {
+impl RunningCluster {
     /// Starts the NATS servers, then the brokers, then the hosts; waits until the brokers are ready.
-    pub async fn start(deployment: Arc<Deployment>, down: (u64, u64), rng: Rng) -> anyhow::Result<Self> {
+    pub async fn start(layout: Arc<Layout>, down: (u64, u64), rng: Rng) -> anyhow::Result<Self> {
         let (cut, isolated) = watch::channel(None);
         let network = Network { processes: Arc::new(Processes::default()), isolated };
         let (stop, _) = watch::channel(false);
         let (nodes, hosts, gates) = (HashMap::new(), Vec::new(), JoinSet::new());
-        let mut system = Self { deployment, nodes, hosts, cut, network, down, stop, rng, gates };
-        let deployment = Arc::clone(&system.deployment);
-        for (number, ports) in deployment.nats.iter().enumerate() {
-            let making = Arc::clone(&deployment);
+        let mut cluster = Self { layout, nodes, hosts, cut, network, down, stop, rng, gates };
+        let layout = Arc::clone(&cluster.layout);
+        for (number, ports) in layout.nats.iter().enumerate() {
+            let making = Arc::clone(&layout);
             let gates = [ports.clients, ports.routes];
-            system.start_node(Node::nats(number), Arc::new(move || making.nats_server(number)), &gates);
+            cluster.start_node(Node::nats(number), Arc::new(move || making.nats_server(number)), &gates);
         }
-        for number in 0..deployment.nats.len() {
-            system.wait_until_ready(Node::nats(number), START_LIMIT).await?;
+        for number in 0..layout.nats.len() {
+            cluster.wait_until_ready(Node::nats(number), START_LIMIT).await?;
         }
-        for (number, ports) in deployment.brokers.iter().enumerate() {
-            let making = Arc::clone(&deployment);
-            system.start_node(Node::broker(number), Arc::new(move || making.broker(number)), &[*ports]);
+        for (number, ports) in layout.brokers.iter().enumerate() {
+            let making = Arc::clone(&layout);
+            cluster.start_node(Node::broker(number), Arc::new(move || making.broker(number)), &[*ports]);
         }
-        for number in 0..deployment.brokers.len() {
-            system.wait_until_ready(Node::broker(number), START_LIMIT).await?;
+        for number in 0..layout.brokers.len() {
+            cluster.wait_until_ready(Node::broker(number), START_LIMIT).await?;
         }
-        let listener = TcpListener::bind(("127.0.0.1", deployment.front)).await.context("listen for clients")?;
-        let brokers = deployment.brokers.iter().enumerate().map(|(number, ports)| (Node::broker(number), ports.own));
-        system.gates.spawn(serve_balancer(system.network.isolated.clone(), listener, brokers.collect()));
+        let listener = TcpListener::bind(("127.0.0.1", layout.front)).await.context("listen for clients")?;
+        let brokers = layout.brokers.iter().enumerate().map(|(number, ports)| (Node::broker(number), ports.own));
+        cluster.gates.spawn(serve_balancer(cluster.network.isolated.clone(), listener, brokers.collect()));
         for number in 0..TOOLS.len() {
-            let making = Arc::clone(&deployment);
-            let host = system.supervise(format!("host-{number}"), Arc::new(move || making.host(number)));
-            system.hosts.push(host);
+            let making = Arc::clone(&layout);
+            let host = cluster.supervise(format!("host-{number}"), Arc::new(move || making.host(number)));
+            cluster.hosts.push(host);
         }
-        Ok(system)
+        Ok(cluster)
     }
 
     fn start_node(&mut self, node: Node, make: MakeCommand, ports: &[Ports]) {
@@ -86,7 +86,7 @@ impl System {
     }
 
     fn supervise(&mut self, name: String, make: MakeCommand) -> Supervisor {
-        let log = self.deployment.folder.log(&name);
+        let log = self.layout.folder.log(&name);
         Supervisor::start(Service { name, make, log, down: self.down }, self.rng.fork(), self.stop.subscribe())
     }
 
@@ -127,7 +127,7 @@ impl System {
         let until = Instant::now() + limit;
         while !self.is_ready(node).await {
             if Instant::now() > until {
-                let log = self.deployment.folder.log(&node.to_string());
+                let log = self.layout.folder.log(&node.to_string());
                 bail!("{node} was not ready within {limit:?}; the end of its log: {}", last_line(&log));
             }
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -137,8 +137,8 @@ impl System {
 
     async fn is_ready(&self, node: Node) -> bool {
         match node.role {
-            Role::Nats => health::is_ok(self.deployment.nats[node.number].monitor, "/healthz").await,
-            Role::Broker => health::is_ok(self.deployment.brokers[node.number].own, "/readyz").await,
+            Role::Nats => health::is_ok(self.layout.nats[node.number].monitor, "/healthz").await,
+            Role::Broker => health::is_ok(self.layout.brokers[node.number].own, "/readyz").await,
         }
     }
 
@@ -160,7 +160,7 @@ mod tests {
     use async_nats::jetstream::{self, stream::Config};
 
     use super::{
-        super::{deployment::Programs, plan::Nodes},
+        super::{layout::Programs, plan::Nodes},
         *,
     };
 
@@ -198,19 +198,19 @@ mod tests {
         };
         let mut rng = Rng::new(u64::from(std::process::id()));
         let nodes = Nodes { nats: 3, brokers: 0 };
-        let deployment = Deployment::new(programs, Path::new("bench"), folder.path(), nodes, &mut rng).unwrap();
-        let deployment = Arc::new(deployment);
-        let system = System::start(Arc::clone(&deployment), (100, 200), rng).await.unwrap();
-        let ports: Vec<u16> = deployment.nats.iter().map(|ports| ports.clients.own).collect();
+        let layout = Layout::new(programs, Path::new("bench"), folder.path(), nodes, &mut rng).unwrap();
+        let layout = Arc::new(layout);
+        let cluster = RunningCluster::start(Arc::clone(&layout), (100, 200), rng).await.unwrap();
+        let ports: Vec<u16> = layout.nats.iter().map(|ports| ports.clients.own).collect();
         assert!(publish(ports[0], START_LIMIT).await);
         // Servers that come back must not find ways around the gates.
         for (number, action) in [(0, Action::Kill), (1, Action::Stop), (2, Action::Kill)] {
-            system.strike(&Blow { node: Node::nats(number), action }).await.unwrap();
-            system.wait_until_ready(Node::nats(number), START_LIMIT).await.unwrap();
+            cluster.strike(&Blow { node: Node::nats(number), action }).await.unwrap();
+            cluster.wait_until_ready(Node::nats(number), START_LIMIT).await.unwrap();
         }
         let cut = Blow { node: Node::nats(0), action: Action::Cut(Duration::from_secs(16)) };
         let (struck, alone, majority) = tokio::join!(
-            system.strike(&cut),
+            cluster.strike(&cut),
             async {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 publish(ports[0], Duration::from_secs(10)).await
@@ -220,6 +220,6 @@ mod tests {
         struck.unwrap();
         assert_eq!((alone, majority), (false, true));
         assert!(publish(ports[0], START_LIMIT).await);
-        system.stop().await.unwrap();
+        cluster.stop().await.unwrap();
     }
 }

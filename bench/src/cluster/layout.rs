@@ -44,7 +44,7 @@ pub struct Programs {
     pub nats_server: Option<PathBuf>,
 }
 
-pub struct Deployment {
+pub struct Layout {
     pub folder: RunFolder,
     programs: Programs,
     pub nats: Vec<NatsPorts>,
@@ -53,7 +53,7 @@ pub struct Deployment {
     pub front: u16,
 }
 
-impl Deployment {
+impl Layout {
     pub fn new(programs: Programs, bench: &Path, folder: &Path, nodes: Nodes, rng: &mut Rng) -> anyhow::Result<Self> {
         let folder = RunFolder::create(folder)?;
         let mut taken = Vec::new();
@@ -69,9 +69,9 @@ impl Deployment {
         let pairs = (0..nodes.nats).map(|_| Ok((ports()?, ports()?))).collect::<anyhow::Result<Vec<_>>>()?;
         let nats = pairs.into_iter().map(|(clients, routes)| Ok(NatsPorts { clients, routes, monitor: port()? }));
         let nats = nats.collect::<anyhow::Result<Vec<_>>>()?;
-        let deployment = Self { folder, programs, nats, brokers, front: port()? };
-        deployment.write_files(bench)?;
-        Ok(deployment)
+        let layout = Self { folder, programs, nats, brokers, front: port()? };
+        layout.write_files(bench)?;
+        Ok(layout)
     }
 
     fn write_files(&self, bench: &Path) -> anyhow::Result<()> {
@@ -140,7 +140,7 @@ impl Deployment {
     }
 }
 
-impl Workers for Deployment {
+impl Workers for Layout {
     fn worker(&self, number: usize) -> anyhow::Result<Command> {
         let (name, deadline) = (format!("worker-{number}"), format!("{DEADLINE_SECONDS}s"));
         let mut command = Command::new(&self.programs.toolbus);
