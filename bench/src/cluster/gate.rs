@@ -3,10 +3,12 @@
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
+use anyhow::Context;
 use tokio::{
     net::{TcpListener, TcpStream},
+    runtime::{Builder, Runtime},
     sync::watch,
-    task::JoinSet,
+    task::{JoinSet, spawn_blocking},
 };
 
 use super::{health, node::Node, source::Processes};
@@ -25,6 +27,27 @@ pub type Isolated = watch::Receiver<Option<Node>>;
 pub struct Network {
     pub processes: Arc<Processes>,
     pub isolated: Isolated,
+}
+
+/// A thread for gates and balancer: all traffic passes through them, and must not wait for the other tasks of this process.
+pub struct NetworkThread(Option<Runtime>);
+
+impl NetworkThread {
+    pub fn start() -> anyhow::Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("network").enable_all().build();
+        Ok(Self(Some(runtime.context("start a thread for the network")?)))
+    }
+
+    /// Runs the task until this value is dropped.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.as_ref().expect("the runtime is only taken on drop").spawn(task);
+    }
+}
+
+impl Drop for NetworkThread {
+    fn drop(&mut self) {
+        self.0.take().expect("dropped once").shutdown_background();
+    }
 }
 
 /// A connection whose ends are nodes; hosts and workers are none.
@@ -76,8 +99,13 @@ pub async fn serve_gate(
             tokio::select! {
                 accepted = listener.accept() => {
                     let Ok((near, peer)) = accepted else { continue };
-                    let path = Path { ends: [network.processes.of(peer), Some(node)], isolated: network.isolated.clone() };
-                    links.spawn(forward(near, target, path));
+                    let network = network.clone();
+                    links.spawn(async move {
+                        let processes = Arc::clone(&network.processes);
+                        let source = spawn_blocking(move || processes.of(peer)).await.unwrap_or_default();
+                        let path = Path { ends: [source, Some(node)], isolated: network.isolated };
+                        forward(near, target, path).await;
+                    });
                 }
                 _ = process.changed() => break,
                 Some(_) = links.join_next() => {}
@@ -101,7 +129,8 @@ async fn listen(process: &mut watch::Receiver<Option<u32>>, port: u16, target: u
 }
 
 /// Spreads new connections over the brokers that are healthy.
-pub async fn serve_balancer(isolated: Isolated, listener: TcpListener, brokers: Vec<(Node, u16)>) {
+pub async fn serve_balancer(isolated: Isolated, listener: std::net::TcpListener, brokers: Vec<(Node, u16)>) {
+    let listener = TcpListener::from_std(listener).expect("the listener doesn't block");
     let (health, healthy) = watch::channel(vec![false; brokers.len()]);
     let mut tasks = JoinSet::new();
     for (index, (node, port)) in brokers.iter().copied().enumerate() {

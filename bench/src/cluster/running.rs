@@ -2,15 +2,16 @@
 
 use std::{
     collections::HashMap,
+    net::TcpListener,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
-use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use tokio::sync::watch;
 
 use super::{
-    gate::{Network, serve_balancer, serve_gate},
+    gate::{Network, NetworkThread, serve_balancer, serve_gate},
     health,
     layout::{Layout, Ports, TOOLS},
     node::{Node, Role},
@@ -37,7 +38,7 @@ pub struct RunningCluster {
     down: (u64, u64),
     stop: watch::Sender<bool>,
     rng: Rng,
-    gates: JoinSet<()>,
+    thread: NetworkThread,
 }
 
 impl RunningCluster {
@@ -46,8 +47,8 @@ impl RunningCluster {
         let (cut, isolated) = watch::channel(None);
         let network = Network { processes: Arc::new(Processes::default()), isolated };
         let (stop, _) = watch::channel(false);
-        let (nodes, hosts, gates) = (HashMap::new(), Vec::new(), JoinSet::new());
-        let mut cluster = Self { layout, nodes, hosts, cut, network, down, stop, rng, gates };
+        let (nodes, hosts, thread) = (HashMap::new(), Vec::new(), NetworkThread::start()?);
+        let mut cluster = Self { layout, nodes, hosts, cut, network, down, stop, rng, thread };
         let layout = Arc::clone(&cluster.layout);
         for (number, ports) in layout.nats.iter().enumerate() {
             let making = Arc::clone(&layout);
@@ -64,9 +65,10 @@ impl RunningCluster {
         for number in 0..layout.brokers.len() {
             cluster.wait_until_ready(Node::broker(number), START_LIMIT).await?;
         }
-        let listener = TcpListener::bind(("127.0.0.1", layout.front)).await.context("listen for clients")?;
+        let listener = TcpListener::bind(("127.0.0.1", layout.front)).context("listen for clients")?;
+        listener.set_nonblocking(true).context("listen for clients")?;
         let brokers = layout.brokers.iter().enumerate().map(|(number, ports)| (Node::broker(number), ports.own));
-        cluster.gates.spawn(serve_balancer(cluster.network.isolated.clone(), listener, brokers.collect()));
+        cluster.thread.spawn(serve_balancer(cluster.network.isolated.clone(), listener, brokers.collect()));
         for number in 0..TOOLS.len() {
             let making = Arc::clone(&layout);
             let host = cluster.supervise(format!("host-{number}"), Arc::new(move || making.host(number)));
@@ -80,7 +82,7 @@ impl RunningCluster {
         self.network.processes.add(node, supervisor.process.clone());
         for ports in ports {
             let process = supervisor.process.clone();
-            self.gates.spawn(serve_gate(self.network.clone(), node, process, ports.gate, ports.own));
+            self.thread.spawn(serve_gate(self.network.clone(), node, process, ports.gate, ports.own));
         }
         self.nodes.insert(node.to_string(), supervisor);
     }

@@ -20,11 +20,11 @@ impl Processes {
         self.0.lock().expect("no panic").push((node, process));
     }
 
-    /// The node at the other end of a loopback connection; `None` if it is another process.
+    /// The node at the other end of a loopback connection; `None` if it is another process. Blocks for about a millisecond.
     pub fn of(&self, peer: SocketAddr) -> Option<Node> {
         let SocketAddr::V4(peer) = peer else { return None };
         let socket = format!("socket:[{}]", inode(&fs::read_to_string("/proc/net/tcp").ok()?, peer)?);
-        let nodes = self.0.lock().expect("no panic");
+        let nodes = self.0.lock().expect("no panic").clone();
         let owns = |process: u32| {
             let descriptors = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
             descriptors.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|link| link.as_os_str() == &*socket)
@@ -35,9 +35,9 @@ impl Processes {
 
 /// The inode of the socket with this local address, in a table with the format of `/proc/net/tcp`.
 fn inode(table: &str, local: SocketAddrV4) -> Option<&str> {
-    let address = format!("{:08X}:{:04X}", u32::from_ne_bytes(local.ip().octets()), local.port());
-    let mut rows = table.lines().map(str::split_ascii_whitespace);
-    rows.find_map(|mut row| row.nth(1).is_some_and(|local| local == address).then(|| row.nth(7)).flatten())
+    // Only a local address follows the number of its row. A table with thousands of closed sockets must not be parsed.
+    let local = format!(": {:08X}:{:04X} ", u32::from_ne_bytes(local.ip().octets()), local.port());
+    table[table.find(&local)? + 1..].split_ascii_whitespace().nth(8)
 }
 
 #[cfg(test)]
