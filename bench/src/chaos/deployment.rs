@@ -48,7 +48,7 @@ impl Deployment {
     pub fn new(system: System, bench: &Path, folder: &Path, rng: &mut Rng) -> anyhow::Result<Self> {
         let (folder, port) = (RunFolder::create(folder)?, free_port(rng)?);
         let deployment = Self { system, folder, port, host_link: 0, worker_links: Vec::new() };
-        let config = deployment.folder.host_config(bench, &deployment.distinct_tools());
+        let config = deployment.folder.host_config(bench, &deployment.distinct_tools(), "");
         fs::write(deployment.path("toolbus.toml"), config).context("write the configuration")?;
         Ok(deployment)
     }

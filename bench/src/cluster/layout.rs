@@ -22,6 +22,8 @@ pub const TOOLS: [Tool; 4] = [
 ];
 /// The token that hosts, workers and brokers share: each broker has credentials of its own otherwise.
 pub const TOKEN: &str = "cluster-token";
+/// One process per tool serves all workers; a process for each would exceed the limit of a server.
+const SESSION: &str = "session = \"shared\"\n";
 const NAME: &str = "faults";
 
 /// The port of a node, and the one at which the others reach it.
@@ -79,7 +81,7 @@ impl Layout {
         fs::write(&token, TOKEN).context("write the token")?;
         fs::set_permissions(&token, Permissions::from_mode(0o600)).context("protect the token")?;
         for (host, tool) in TOOLS.into_iter().enumerate() {
-            let config = self.folder.host_config(bench, &[tool]);
+            let config = self.folder.host_config(bench, &[tool], SESSION);
             fs::write(self.path(&format!("host-{host}.toml")), config).context("write a host's configuration")?;
         }
         for number in 0..self.nats.len() {

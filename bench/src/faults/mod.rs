@@ -85,13 +85,13 @@ impl RunFolder {
         Ok(command)
     }
 
-    /// The configuration of a host with a server for each tool.
-    pub fn host_config(&self, bench: &Path, tools: &[Tool]) -> String {
+    /// The configuration of a host with a server for each tool; `more` are further lines for each server.
+    pub fn host_config(&self, bench: &Path, tools: &[Tool], more: &str) -> String {
         let server = |tool: &Tool| {
             let args = ["effect-server", "--tool", tool.name, "--effects"].map(|arg| format!("{arg:?}")).join(", ");
             let effects = self.effects(*tool);
             let safe = if tool.is_safe { "replay = \"safe\"\n" } else { "" };
-            format!("[servers.{}]\ncommand = {bench:?}\nargs = [{args}, {effects:?}]\n{safe}\n", tool.name)
+            format!("[servers.{}]\ncommand = {bench:?}\nargs = [{args}, {effects:?}]\n{safe}{more}\n", tool.name)
         };
         tools.iter().map(server).collect()
     }
