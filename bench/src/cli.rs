@@ -21,6 +21,8 @@ pub struct Cli {
 pub enum Command {
     /// Measure the contenders and compare them with the goals.
     Run(RunOptions),
+    /// Speed of a cluster of brokers, compared with one embedded broker and with bare JetStream on the same servers.
+    ClusterSpeed(RunOptions),
     /// A large backlog in one mailbox: memory, restart, drain.
     Backlog(crate::backlog::BacklogOptions),
     /// Memory use of idle connections and mailboxes.
@@ -33,6 +35,8 @@ pub enum Command {
     Instructions(crate::mcp::instructions::InstructionsOptions),
     /// Kill processes and cut links under load, and check that no call is lost or has two effects.
     Chaos(crate::chaos::ChaosOptions),
+    /// Strike brokers and NATS servers of a cluster under load, and check that nothing is lost or has two effects.
+    Cluster(crate::cluster::ClusterOptions),
     /// Hostile agents misbehave in many ways; honest agents must stay served, and nothing may be left over.
     Flood(crate::flood::FloodOptions),
     /// The hostile agents of `flood`.
@@ -46,12 +50,12 @@ pub enum Command {
     /// The host process of the journal benchmark.
     #[command(hide = true)]
     JournalHost(crate::journal::host::JournalHostOptions),
-    /// The MCP server whose effects the chaos test counts.
+    /// The MCP server whose effects the tests with faults count.
     #[command(hide = true)]
-    EffectServer(crate::chaos::effect::EffectOptions),
-    /// Kills the processes that a killed chaos run left behind.
+    EffectServer(crate::faults::effect::EffectOptions),
+    /// Kills the processes that a killed run left behind.
     #[command(hide = true)]
-    ChaosWatchdog { folder: PathBuf },
+    FaultWatchdog { folder: PathBuf },
     /// The MCP server of a measurement.
     #[command(hide = true)]
     McpServer(crate::mcp::server::McpServerOptions),

@@ -6,7 +6,9 @@
 mod backlog;
 mod chaos;
 mod cli;
+mod cluster;
 mod contenders;
+mod faults;
 mod figures;
 mod flood;
 mod goals;
@@ -56,6 +58,9 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Run(options) => {
             return one_thread()?.block_on(run::run(options));
         }
+        Command::ClusterSpeed(options) => {
+            return one_thread()?.block_on(run::run_cluster(options));
+        }
         Command::Backlog(options) => {
             return one_thread()?.block_on(backlog::run(options));
         }
@@ -73,6 +78,9 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Chaos(options) => {
             return one_thread()?.block_on(chaos::run(options));
+        }
+        Command::Cluster(options) => {
+            return one_thread()?.block_on(cluster::run(options));
         }
         Command::Flood(options) => {
             return one_thread()?.block_on(flood::run(options));
@@ -95,8 +103,8 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::McpServer(options) => mcp::server::serve(&options)?,
         Command::McpRelay(options) => mcp::relay::serve(&options)?,
-        Command::EffectServer(options) => chaos::effect::serve(&options)?,
-        Command::ChaosWatchdog { folder } => chaos::watch(&folder),
+        Command::EffectServer(options) => faults::effect::serve(&options)?,
+        Command::FaultWatchdog { folder } => faults::watchdog::watch(&folder),
         Command::Relay { contender } => {
             process::exit_with_parent();
             serve_relay(contender)?;

@@ -32,9 +32,18 @@ const WORKER_SLACK: Duration = Duration::from_secs(60);
 const SYNC_ALWAYS_SECONDS: f64 = 4.0;
 
 pub async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
+    interruptible(measure_and_report(options)).await
+}
+
+/// Compares a cluster with one embedded broker and with bare JetStream.
+pub async fn run_cluster(options: RunOptions) -> anyhow::Result<ExitCode> {
+    interruptible(measure_cluster(options)).await
+}
+
+async fn interruptible(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let mut terminated = signal(SignalKind::terminate()).context("watch for SIGTERM")?;
     tokio::select! {
-        done = measure_and_report(options) => done,
+        done = work => done,
         _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         _ = terminated.recv() => bail!("terminated"),
     }
@@ -42,9 +51,47 @@ pub async fn run(options: RunOptions) -> anyhow::Result<ExitCode> {
 
 async fn measure_and_report(options: RunOptions) -> anyhow::Result<ExitCode> {
     let mut tools = Tools::locate(options.out.clone())?;
+    let results = measure_all(&options, &mut tools).await;
+    let run = report::RunFacts::collect(&options, &tools).await;
+    let verdicts = if options.short { Vec::new() } else { goals::judge(&results) };
+    if !options.short {
+        report::write(&tools.out, &results, &verdicts, &run)?;
+    }
+    finish(&options, &results, &verdicts, &run)
+}
+
+async fn measure_cluster(mut options: RunOptions) -> anyhow::Result<ExitCode> {
+    let mut tools = Tools::locate(options.out.clone())?;
+    tools.prepare(Contender::NatsCore).await.map_err(anyhow::Error::msg)?;
+    if options.only.is_empty() {
+        options.only = goals::cluster::CONTENDERS.to_vec();
+    }
+    if options.shapes.is_empty() {
+        options.shapes = goals::cluster::SHAPES.to_vec();
+    }
+    let results = measure_all(&options, &mut tools).await;
+    let run = report::RunFacts::collect(&options, &tools).await;
+    finish(&options, &results, &goals::cluster::judge(&results), &run)
+}
+
+/// Prints the report. Fails if a figure is missing, or with `check` if a goal is missed.
+fn finish(
+    options: &RunOptions,
+    results: &Results,
+    verdicts: &[goals::Verdict],
+    run: &report::RunFacts,
+) -> anyhow::Result<ExitCode> {
+    report::print(results, verdicts, run);
+    figures(results, options).ensure_complete()?;
+    let missed = verdicts.iter().any(|verdict| verdict.reached != Some(true));
+    let failed = options.check && (missed || !results.failures.is_empty());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn measure_all(options: &RunOptions, tools: &mut Tools) -> Results {
     let shapes = options.shapes();
     let mut results = Results::default();
-    let contenders = prepare(&mut tools, options.contenders(), &mut results).await;
+    let contenders = prepare(tools, options.contenders(), &mut results).await;
     let plan = schedule(options.rounds(), &shapes, &contenders);
     let progress = Progress::new(plan.len(), options.rounds());
     for step in &plan {
@@ -52,7 +99,7 @@ async fn measure_and_report(options: RunOptions) -> anyhow::Result<ExitCode> {
         if !quiet::wait(options.idle_timeout()).await {
             results.disturbed += 1;
         }
-        match measure(&tools, step.contender, step.shape, options.seconds()).await {
+        match measure(tools, step.contender, step.shape, options.seconds()).await {
             Ok(sample) => {
                 progress.measured(step, &sample);
                 results.add(step.contender, step.shape, sample);
@@ -70,16 +117,7 @@ async fn measure_and_report(options: RunOptions) -> anyhow::Result<ExitCode> {
         }
     }
     progress.finish();
-    let run = report::RunFacts::collect(&options, &tools).await;
-    let verdicts = if options.short { Vec::new() } else { goals::judge(&results) };
-    report::print(&results, &verdicts, &run);
-    if !options.short {
-        report::write(&tools.out, &results, &verdicts, &run)?;
-    }
-    figures(&results, &options).ensure_complete()?;
-    let missed = verdicts.iter().any(|verdict| verdict.reached != Some(true));
-    let failed = options.check && (missed || !results.failures.is_empty());
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    results
 }
 
 /// A contender may be missing only if it could not be installed.
@@ -161,7 +199,9 @@ pub async fn measure(tools: &Tools, contender: Contender, shape: Shape, seconds:
         _ => None,
     };
     let seconds = match (contender, shape) {
-        (Contender::JetStreamAlways, Shape::OneWay) => seconds.max(SYNC_ALWAYS_SECONDS),
+        (Contender::JetStreamAlways | Contender::JetStreamReplicatedAlways, Shape::OneWay) => {
+            seconds.max(SYNC_ALWAYS_SECONDS)
+        }
         _ => seconds,
     };
     let mut command = peer("worker");
@@ -175,7 +215,9 @@ pub async fn measure(tools: &Tools, contender: Contender, shape: Shape, seconds:
         host.id().context("the host exited during the measurement")?;
         host.stop().await?;
     }
-    broker.process.stop().await?;
+    for process in broker.processes {
+        process.stop().await?;
+    }
     serde_json::from_str(&line).context("read the worker's sample")
 }
 

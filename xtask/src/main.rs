@@ -47,6 +47,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
+    /// Kills, stops, pauses and cuts off each broker and each NATS server of a cluster in turn, under load: nothing may be
+    /// lost or have two effects, and no waiting caller may get an error. `--blows N`, `--minutes N`, `--seed N`, `--short`.
+    Cluster {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Floods broker, host and endpoint with hostile agents in many ways; honest agents must stay served, memory bounded,
     /// and nothing left over. `--way NAME` runs one way, `--short` runs all without judging latencies.
     Flood {
@@ -54,7 +60,7 @@ enum Task {
         options: Vec<String>,
     },
     /// Measures rates and latencies as ratios to other systems in the same run; `bench mcp` measures tool calls, `bench
-    /// policy` policy decisions, `bench journal` the overhead of a host's journal, `bench instructions` the instructions per
+    /// cluster` a cluster of brokers, `bench policy` policy decisions, `bench journal` the overhead of a host's journal, `bench instructions` the instructions per
     /// call.
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -97,9 +103,11 @@ fn main() -> ExitCode {
         Task::Conformance(args) => conformance::run(&args),
         Task::Parts => Parts::install().map(|parts| println!("{}", parts.folder().display())),
         Task::Chaos { options } => chaos(options),
+        Task::Cluster { options } => bench("cluster", options),
         Task::Flood { options } => bench("flood", options),
         Task::Bench { options } => match options.split_first() {
             Some((first, rest)) if first == "mcp" => bench("mcp", rest.to_vec()),
+            Some((first, rest)) if first == "cluster" => bench("cluster-speed", rest.to_vec()),
             Some((first, rest)) if first == "journal" => bench("journal", rest.to_vec()),
             Some((first, rest)) if first == "instructions" => {
                 tools::valgrind().and_then(|()| bench("instructions", rest.to_vec()))
@@ -137,8 +145,11 @@ fn test() -> Result<(), StepError> {
     chaos(["--kills", "20", "--cuts", "200", "--terms", "20"].map(String::from).to_vec())?;
     // The short forms judge no speed, but fail if a path of this build has no figure.
     tools::valgrind()?;
-    for benchmark in ["flood", "run", "mcp", "instructions", "journal", "backlog", "idle", "strangers"] {
-        Step::new(benchmark, target_folder().join("debug/toolbus-bench")).args([benchmark, "--short"]).run()?;
+    for benchmark in ["cluster", "flood", "run", "mcp", "instructions", "journal", "backlog", "idle", "strangers"] {
+        Step::new(benchmark, target_folder().join("debug/toolbus-bench"))
+            .args([benchmark, "--short"])
+            .env(parts::FOLDER_VARIABLE, parts.folder())
+            .run()?;
     }
     interop()
 }

@@ -9,16 +9,14 @@ use std::{
 
 use anyhow::Context;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    net::{TcpListener, TcpStream},
     task::JoinSet,
 };
 
-use super::{
-    recovery::{Fault, Recoveries},
+use super::fault::Fault;
+use crate::faults::{
+    recovery::Recoveries,
+    relay::{Control, Cut, relay},
     rng::Rng,
 };
 
@@ -75,14 +73,14 @@ impl Cuts {
         Budget { bytes, until: Instant::now() + rng.millis(lifetime.millis.0, lifetime.millis.1) }
     }
 
-    /// Takes a cut if one is allowed: after how many of `most` bytes it falls, and whether it is a reset.
-    fn take(&self, most: u64) -> Option<(u64, bool)> {
+    /// Takes a cut if one is allowed, after a part of `most` bytes.
+    fn take(&self, most: u64) -> Option<(u64, Cut)> {
         let mut state = self.state.lock().expect("no panic");
         if state.made >= state.allowed {
             return None;
         }
         state.made += 1;
-        Some((state.rng.below(most + 1), state.rng.one_in(2)))
+        Some((state.rng.below(most + 1), if state.rng.one_in(2) { Cut::Reset } else { Cut::Close }))
     }
 }
 
@@ -117,7 +115,8 @@ impl Cutter {
                             if let Ok(Ok(far)) = far
                                 && relay(near, far, &limit).await
                             {
-                                recoveries.record_fault(worker.map_or(Fault::CutHost, |_| Fault::CutWorker), worker);
+                                let fault = worker.map_or(Fault::CutHost, |_| Fault::CutWorker);
+                                recoveries.record_fault(fault.name(), worker);
                             }
                         });
                     }
@@ -144,53 +143,27 @@ impl<'a> CutLimit<'a> {
     fn new(cuts: &'a Cuts, lifetime: &'a Lifetime) -> Self {
         Self { cuts, lifetime, budget: Mutex::new(cuts.budget(lifetime)) }
     }
+}
 
-    /// Returns how many of `count` bytes to forward, and whether to cut after them (`Some(true)`: with a reset). Starts
-    /// a new budget if no cut is allowed now.
-    fn spend(&self, count: u64) -> (usize, Option<bool>) {
+impl Control for CutLimit<'_> {
+    /// Starts a new budget if no cut is allowed now.
+    async fn admit(&self, count: usize) -> (usize, Option<Cut>) {
+        let bytes = count as u64;
         let mut budget = self.budget.lock().expect("no panic");
         let late = Instant::now() >= budget.until;
-        if budget.bytes > count && !late {
-            budget.bytes -= count;
-            return (count as usize, None);
+        if budget.bytes > bytes && !late {
+            budget.bytes -= bytes;
+            return (count, None);
         }
-        match self.cuts.take(count) {
-            Some((forwarded, reset)) if late => (forwarded as usize, Some(reset)),
-            Some((_, reset)) => (budget.bytes as usize, Some(reset)),
+        match self.cuts.take(bytes) {
+            Some((forwarded, cut)) if late => (forwarded as usize, Some(cut)),
+            Some((_, cut)) => (budget.bytes as usize, Some(cut)),
             None => {
                 *budget = self.cuts.budget(self.lifetime);
-                (count as usize, None)
+                (count, None)
             }
         }
     }
-}
 
-/// Forwards bytes in both directions until a side closes or the link is cut; returns whether it was cut.
-async fn relay(near: TcpStream, far: TcpStream, limit: &CutLimit<'_>) -> bool {
-    near.set_nodelay(true).ok();
-    far.set_nodelay(true).ok();
-    let (mut near_read, mut near_write) = near.into_split();
-    let (mut far_read, mut far_write) = far.into_split();
-    let cut = tokio::select! {
-        cut = forward(&mut near_read, &mut far_write, limit) => cut,
-        cut = forward(&mut far_read, &mut near_write, limit) => cut,
-    };
-    if cut == Some(true) {
-        near_write.as_ref().set_zero_linger().ok();
-        far_write.as_ref().set_zero_linger().ok();
-    }
-    cut.is_some()
-}
-
-/// Returns `Some` when the link has to be cut (true: with a reset), or `None` when a side closed.
-async fn forward(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, limit: &CutLimit<'_>) -> Option<bool> {
-    let mut buffer = vec![0; 16 << 10];
-    loop {
-        let count = from.read(&mut buffer).await.ok().filter(|count| *count > 0)?;
-        let (forwarded, cut) = limit.spend(count as u64);
-        to.write_all(&buffer[..forwarded]).await.ok()?;
-        if cut.is_some() {
-            return cut;
-        }
-    }
+    async fn close(&self) {}
 }

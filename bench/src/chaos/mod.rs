@@ -1,20 +1,10 @@
 //! `chaos`: real processes under load; links are cut at random bytes, and broker, host and workers are killed with
 //! SIGKILL, stopped with SIGTERM and paused with SIGSTOP. At the end no call may be lost or have had its effect twice, and every call must have exactly one answer.
 
-mod answer;
-mod client;
 mod cutter;
 mod deployment;
-pub mod effect;
-mod recovery;
-mod rng;
+mod fault;
 mod run;
-mod supervisor;
-mod table;
-mod tally;
-mod verdict;
-mod warm_up;
-mod watchdog;
 
 use std::{
     path::{Path, PathBuf},
@@ -22,14 +12,14 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
 
-use self::{deployment::System, run::Run, verdict::Verdict};
-use crate::tools::Tools;
-
-pub use watchdog::watch;
+use self::{deployment::System, fault::Fault, run::Run};
+use crate::{
+    faults::{guard::run_in_folder, table, verdict::Verdict},
+    tools::Tools,
+};
 
 #[derive(Args)]
 pub struct ChaosOptions {
@@ -113,7 +103,7 @@ pub async fn run(mut options: ChaosOptions) -> anyhow::Result<ExitCode> {
     for system in systems {
         verdicts.push(run_guarded(&options, system, &tools.bench).await?);
         // Printed after each system, so that interrupting the next one doesn't lose it.
-        println!("\n{}", table::render(&verdicts));
+        println!("\n{}", table::render(&verdicts, &Fault::ALL.map(Fault::name)));
     }
     if let Some(file) = &options.json {
         std::fs::write(file, serde_json::to_vec_pretty(&verdicts)?)
@@ -139,36 +129,15 @@ fn judge(verdicts: &[Verdict], seed: u64) -> ExitCode {
     }
 }
 
-/// Runs one system in a folder of its own. All its processes are killed at the end, also after an error or a signal;
-/// the folder is kept if the run failed.
+/// Runs one system. Its folder is kept if it failed.
 async fn run_guarded(options: &ChaosOptions, system: System, bench: &Path) -> anyhow::Result<Verdict> {
-    let folder = tempfile::Builder::new().prefix("toolbus-chaos-").tempdir().context("make a folder")?;
-    let watchdog = watchdog::spawn(bench, folder.path())?;
     let is_ours = matches!(system, System::Toolbus { .. });
-    let mut terminated = signal(SignalKind::terminate()).context("listen for signals")?;
-    let outcome = tokio::select! {
-        outcome = Run::execute(options, system, bench.to_owned(), folder.path()) => outcome,
-        _ = tokio::signal::ctrl_c() => return interrupted(folder.path()),
-        _ = terminated.recv() => return interrupted(folder.path()),
-    };
-    drop(watchdog);
-    let mut verdict = match outcome {
-        Ok(verdict) => verdict,
-        Err(error) => {
-            watchdog::kill_all(folder.path());
-            bail!("{error:#} (the run's folder: {})", folder.keep().display())
-        }
-    };
+    let run = async |folder: &Path| Run::execute(options, system, bench, folder).await;
+    let (mut verdict, folder) = run_in_folder("chaos", bench, run).await?;
     if is_ours && verdict.passed() && options.keep {
         println!("the run's folder: {}", folder.keep().display());
     } else if is_ours && !verdict.passed() {
         verdict.problems.push(format!("logs and effects are in {}", folder.keep().display()));
     }
     Ok(verdict)
-}
-
-/// Must not await: a supervisor that gets to run could start a process again.
-fn interrupted(folder: &Path) -> anyhow::Result<Verdict> {
-    watchdog::kill_all(folder);
-    bail!("interrupted")
 }

@@ -8,26 +8,32 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinSet,
-};
+use tokio::sync::{mpsc, watch};
 
 use super::{
     ChaosOptions,
-    client::Client,
     cutter::{Cuts, Cutter},
     deployment::{Deployment, System},
-    recovery::{Fault, Recoveries},
+    fault::Fault,
+};
+use crate::faults::{
+    client::Client,
+    clients::Clients,
+    effect,
+    recovery::Recoveries,
     rng::Rng,
-    supervisor::{Blow, KillHandle, KillRequest, Supervisor},
-    tally::{Record, Tally},
-    verdict::Verdict,
+    supervisor::{Blow, KillHandle, KillRequest, MakeCommand, Service, Supervisor},
+    tally::Tally,
+    verdict::{Evidence, Verdict},
     warm_up, watchdog,
 };
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Milliseconds between an answer and the next call of a client.
+const PAUSE_MS: (u64, u64) = (0, 20);
+/// Milliseconds before broker or host is restarted.
+const DOWN_MS: (u64, u64) = (0, 300);
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a kill waits for the cuts that should have come before it.
 const CATCH_UP_LIMIT: Duration = Duration::from_secs(3);
@@ -51,7 +57,7 @@ impl<'a> Run<'a> {
     pub async fn execute(
         options: &'a ChaosOptions,
         system: System,
-        bench: PathBuf,
+        bench: &Path,
         folder: &Path,
     ) -> anyhow::Result<Verdict> {
         let mut rng = Rng::new(options.seed());
@@ -74,13 +80,11 @@ impl<'a> Run<'a> {
     async fn run(mut self) -> anyhow::Result<Verdict> {
         let (stop, stopped) = watch::channel(false);
         let deployment = Arc::clone(&self.deployment);
-        let make = Arc::new(move || deployment.broker());
-        let broker = Supervisor::start("broker", make, self.deployment.log("broker"), self.rng.fork(), stopped.clone());
+        let broker = self.supervise("broker", Arc::new(move || deployment.broker()), stopped.clone());
         self.wait_for_broker().await?;
         let deployment = Arc::clone(&self.deployment);
-        let make = Arc::new(move || deployment.host());
-        let host = Supervisor::start("host", make, self.deployment.log("host"), self.rng.fork(), stopped);
-        warm_up::wait_for_all_tools(&self.deployment).await?;
+        let host = self.supervise("host", Arc::new(move || deployment.host()), stopped);
+        warm_up::wait_for_all_tools(&*self.deployment).await?;
         self.started = Instant::now();
 
         let (draining, is_draining) = watch::channel(false);
@@ -92,7 +96,7 @@ impl<'a> Run<'a> {
         };
         draining.send_replace(true);
         let mut records = Vec::new();
-        let drained = tokio::time::timeout(DRAIN_LIMIT, collect(&mut clients, &mut records)).await;
+        let drained = tokio::time::timeout(DRAIN_LIMIT, clients.collect(&mut records)).await;
         let took = self.started.elapsed();
         stop.send_replace(true);
         let mut problems = Vec::new();
@@ -112,7 +116,20 @@ impl<'a> Run<'a> {
         let left = tokio::task::spawn_blocking(move || watchdog::sweep(&folder)).await.context("sweep")?;
         std::fs::write(self.folder.join("timeline.log"), self.recoveries.timeline()).context("write the timeline")?;
         problems.extend(left.into_iter().map(|command| format!("process left behind: {command}")));
-        Verdict::of(&self.deployment, records, &self.recoveries, &self.tally, problems, took)
+        Ok(Verdict::of(Evidence {
+            system: self.deployment.system.name(),
+            records: &records,
+            effects: effect::count_all(&self.deployment.folder, &self.deployment.distinct_tools())?,
+            recoveries: &self.recoveries,
+            tally: &self.tally,
+            problems,
+            took,
+        }))
+    }
+
+    fn supervise(&mut self, name: &str, make: MakeCommand, stop: watch::Receiver<bool>) -> Supervisor {
+        let log = self.deployment.folder.log(name);
+        Supervisor::start(Service { name: name.to_owned(), make, log, down: DOWN_MS }, self.rng.fork(), stop)
     }
 
     async fn wait_for_broker(&self) -> anyhow::Result<()> {
@@ -120,7 +137,7 @@ impl<'a> Run<'a> {
         let listens = async || tokio::net::TcpStream::connect(("127.0.0.1", self.deployment.port())).await.is_ok();
         while !(self.deployment.has_token() && listens().await) {
             if Instant::now() > until {
-                bail!("the broker does not listen; its log is {}", self.deployment.log("broker").display());
+                bail!("the broker does not listen; its log is {}", self.deployment.folder.log("broker").display());
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -128,7 +145,7 @@ impl<'a> Run<'a> {
     }
 
     fn start_clients(&mut self, is_draining: &watch::Receiver<bool>) -> (Clients, Vec<KillHandle>) {
-        let mut clients = JoinSet::new();
+        let mut clients = Clients::default();
         let mut handles = Vec::new();
         for number in 0..self.options.workers {
             let (handle, kills): (KillHandle, mpsc::Receiver<KillRequest>) = KillHandle::new();
@@ -136,14 +153,15 @@ impl<'a> Run<'a> {
             let client = Client {
                 number,
                 kills,
-                deployment: Arc::clone(&self.deployment),
+                workers: Arc::clone(&self.deployment) as _,
                 in_flight: self.options.in_flight,
+                pause: PAUSE_MS,
                 rng: self.rng.fork(),
                 draining: is_draining.clone(),
                 recoveries: Arc::clone(&self.recoveries),
                 tally: Arc::clone(&self.tally),
             };
-            clients.spawn(async move { client.run().await.map(|records| (number, records)) });
+            clients.start(client);
         }
         (clients, handles)
     }
@@ -190,11 +208,10 @@ impl<'a> Run<'a> {
     async fn report_progress(&self) -> bool {
         loop {
             tokio::time::sleep(PROGRESS_INTERVAL).await;
-            let kills: u64 = [Fault::KillBroker, Fault::KillHost, Fault::KillWorker]
-                .map(|fault| self.recoveries.count(fault))
-                .iter()
-                .sum();
-            let stops: u64 = Fault::STOPS.map(|fault| self.recoveries.count(fault)).iter().sum();
+            let faults = self.recoveries.counts();
+            let count = |chosen: &[Fault]| chosen.iter().filter_map(|fault| faults.get(fault.name())).sum::<u64>();
+            let kills = count(&[Fault::KillBroker, Fault::KillHost, Fault::KillWorker]);
+            let stops = count(&Fault::STOPS);
             let counts = self.tally.counts();
             eprintln!(
                 "{:8} {:4.0} s: {kills} of {} kills, {stops} of {} stops, {} of {} cuts; {} results, {} errors, {} unknown",
@@ -212,17 +229,8 @@ impl<'a> Run<'a> {
     }
 }
 
-type Clients = JoinSet<anyhow::Result<(usize, Vec<Record>)>>;
-
-async fn collect(clients: &mut Clients, records: &mut Vec<(usize, Vec<Record>)>) -> anyhow::Result<()> {
-    while let Some(client) = clients.join_next().await {
-        records.push(client.context("a client panicked")??);
-    }
-    Ok(())
-}
-
 /// How long a paused process stays so: shorter and longer than a heartbeat allows.
-const PAUSE_MS: (u64, u64) = (200, 4_000);
+const STOPPED_MS: (u64, u64) = (200, 4_000);
 
 struct Targets<'a> {
     broker: &'a KillHandle,
@@ -239,7 +247,7 @@ impl Targets<'_> {
         let blow = match (stops, pauses) {
             (false, _) => Blow::Kill,
             (true, false) => Blow::Stop,
-            (true, true) => Blow::Pause(rng.millis(PAUSE_MS.0, PAUSE_MS.1)),
+            (true, true) => Blow::Pause(rng.millis(STOPPED_MS.0, STOPPED_MS.1)),
         };
         let fault = |kill, stop, pause| match blow {
             Blow::Kill => kill,
@@ -256,7 +264,7 @@ impl Targets<'_> {
         };
         let hit = handle.hit(blow).await;
         if hit {
-            recoveries.record_fault(fault, worker);
+            recoveries.record_fault(fault.name(), worker);
         }
         hit
     }

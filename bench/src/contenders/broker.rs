@@ -10,14 +10,15 @@ use std::{
 use anyhow::{Context, bail};
 use tokio::{process::Command, time::Instant};
 
-use super::{Contender, original};
+use super::{Contender, cluster, original};
 use crate::{process::Running, tools::Tools};
 
 const START_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A broker that accepts connections at `url` for as long as this value lives.
+/// A broker, or a cluster, that accepts connections at `url` (several are separated by commas) for as long as this value lives.
 pub struct Broker {
-    pub process: Running,
+    /// In the order in which they are stopped.
+    pub processes: Vec<Running>,
     pub url: String,
 }
 
@@ -29,38 +30,47 @@ pub async fn start(contender: Contender, tools: &Tools, folder: &Path) -> anyhow
         Contender::JetStream | Contender::JetStreamLog => start_nats(tools, folder, &jetstream(folder, "")).await,
         Contender::JetStreamAlways => start_nats(tools, folder, &jetstream(folder, "sync_interval: always")).await,
         Contender::Bamboo => start_bamboo(tools, folder).await,
+        Contender::ClusterOfOne
+        | Contender::ClusterOfThree
+        | Contender::JetStreamReplicated
+        | Contender::JetStreamReplicatedAlways => cluster::start(contender, tools, folder).await,
     }
 }
 
 async fn start_toolbus(tools: &Tools, folder: &Path) -> anyhow::Result<Broker> {
+    wait_for_url(Running::spawn("broker", toolbus_broker(tools, folder, "data")?, folder)?, START_TIMEOUT).await
+}
+
+/// Our broker on a data folder of this name.
+pub fn toolbus_broker(tools: &Tools, folder: &Path, data: &str) -> anyhow::Result<Command> {
     let token_file = folder.join("token");
     fs::write(&token_file, original::TOKEN).context("write the token")?;
     fs::set_permissions(&token_file, Permissions::from_mode(0o600)).context("protect the token")?;
     let mut command = Command::new(tools.path(Contender::Toolbus)?);
     command
         .args(["broker", "--listen", "127.0.0.1:0", "--data"])
-        .arg(folder.join("data"))
+        .arg(folder.join(data))
         .arg("--shared-token-file")
         .arg(&token_file);
-    wait_for_url(Running::spawn("broker", command, folder)?).await
+    Ok(command)
 }
 
 async fn start_relay(contender: Contender, tools: &Tools, folder: &Path) -> anyhow::Result<Broker> {
     let mut command = Command::new(&tools.bench);
     command.args(["relay", "--contender", contender.name()]);
-    wait_for_url(Running::spawn("broker", command, folder)?).await
+    wait_for_url(Running::spawn("broker", command, folder)?, START_TIMEOUT).await
 }
 
 async fn start_bamboo(tools: &Tools, folder: &Path) -> anyhow::Result<Broker> {
     let mut command = Command::new(tools.path(Contender::Bamboo)?);
     command.arg("--data").arg(folder.join("data")).args(["--token", original::TOKEN]);
-    wait_for_url(Running::spawn("broker", command, folder)?).await
+    wait_for_url(Running::spawn("broker", command, folder)?, START_TIMEOUT).await
 }
 
 /// Waits for the line with which a broker reports its URL.
-async fn wait_for_url(mut process: Running) -> anyhow::Result<Broker> {
-    let url = process.line_after("listening on ", START_TIMEOUT).await?;
-    Ok(Broker { process, url })
+pub async fn wait_for_url(mut process: Running, limit: Duration) -> anyhow::Result<Broker> {
+    let url = process.line_after("listening on ", limit).await?;
+    Ok(Broker { processes: vec![process], url })
 }
 
 fn jetstream(folder: &Path, sync: &str) -> String {
@@ -81,7 +91,7 @@ async fn start_nats(tools: &Tools, folder: &Path, more: &str) -> anyhow::Result<
     while Instant::now() < deadline {
         // A partially written file doesn't parse and is read again.
         if let Some(url) = fs::read(&ports).ok().and_then(|text| nats_url(&text)) {
-            return Ok(Broker { process, url });
+            return Ok(Broker { processes: vec![process], url });
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -2,6 +2,8 @@
 //! host's stream, the reply into the worker's, each publish is acknowledged by the
 //! server, and the host acks a request only once its reply is stored.
 //!
+//! On several servers, streams and consumers have a replica on each.
+//!
 //! Push consumers, because they need no pull requests. Acked messages are deleted, as in a mailbox; a stream that only
 //! appends is faster, and measured as a separate contender.
 
@@ -15,7 +17,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryFutureExt};
 use tokio::{task::JoinSet, try_join};
 
-use super::nats;
+use super::{cluster, nats};
 use crate::{
     load::{Load, ensure_echo},
     shape::ONE_WAY_WINDOW,
@@ -32,9 +34,9 @@ const ONE_WAY: &str = "one-way";
 const STREAM_BYTES: i64 = 2 << 30;
 
 pub async fn host(url: &str, retention: RetentionPolicy, ready: impl FnOnce()) -> anyhow::Result<()> {
-    let context = connect(url).await?;
-    create_stream(&context, REPLIES, format!("{REPLIES}.*"), retention).await?;
-    create_stream(&context, REQUESTS, REQUESTS.to_owned(), retention).await?;
+    let context = connect(url, 0).await?;
+    create_stream(&context, REPLIES, format!("{REPLIES}.*"), retention, replicas(url)).await?;
+    create_stream(&context, REQUESTS, REQUESTS.to_owned(), retention, replicas(url)).await?;
     let mut requests = subscribe(&context, REQUESTS, "host", REQUESTS.to_owned()).await?;
     ready();
     let mut replies = JoinSet::new();
@@ -64,7 +66,7 @@ pub struct Worker {
 
 impl Worker {
     pub async fn connect(url: &str, number: u32) -> anyhow::Result<Self> {
-        let context = connect(url).await?;
+        let context = connect(url, number).await?;
         let name = format!("worker-{number}");
         let replies = subscribe(&context, REPLIES, &name, reply_subject(number)).await?;
         let pending = Pending::default();
@@ -101,8 +103,8 @@ pub struct Publisher(Context);
 
 impl Publisher {
     pub async fn connect(url: &str) -> anyhow::Result<Self> {
-        let context = connect(url).await?;
-        create_stream(&context, ONE_WAY, ONE_WAY.to_owned(), RetentionPolicy::WorkQueue).await?;
+        let context = connect(url, 1).await?;
+        create_stream(&context, ONE_WAY, ONE_WAY.to_owned(), RetentionPolicy::WorkQueue, replicas(url)).await?;
         Ok(Self(context))
     }
 }
@@ -113,8 +115,8 @@ impl Load for Publisher {
     }
 }
 
-async fn connect(url: &str) -> anyhow::Result<Context> {
-    let client = nats::connect(url).await?;
+async fn connect(url: &str, number: u32) -> anyhow::Result<Context> {
+    let client = nats::connect(cluster::address(url, number)).await?;
     Ok(jetstream::context::ContextBuilder::new().max_ack_inflight(4 * ONE_WAY_WINDOW as usize).build(client))
 }
 
@@ -123,18 +125,25 @@ async fn create_stream(
     name: &str,
     subject: String,
     retention: RetentionPolicy,
+    num_replicas: usize,
 ) -> anyhow::Result<()> {
     let config = stream::Config {
         name: name.to_owned(),
         subjects: vec![subject],
         storage: StorageType::File,
         retention,
+        num_replicas,
         max_bytes: STREAM_BYTES,
         discard: DiscardPolicy::Old,
         ..stream::Config::default()
     };
     context.create_stream(config).await.with_context(|| format!("create stream {name}"))?;
     Ok(())
+}
+
+/// One on each server.
+fn replicas(url: &str) -> usize {
+    url.split(cluster::SEPARATOR).count()
 }
 
 async fn subscribe(context: &Context, stream: &str, name: &str, subject: String) -> anyhow::Result<push::Messages> {

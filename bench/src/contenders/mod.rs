@@ -2,6 +2,7 @@
 //! file per family.
 
 pub mod broker;
+pub mod cluster;
 pub mod jetstream;
 pub mod nats;
 pub mod original;
@@ -31,15 +32,19 @@ pub enum Contender {
     JetStreamAlways,
     Bamboo,
     BambooHost,
+    ClusterOfOne,
+    ClusterOfThree,
+    JetStreamReplicated,
+    JetStreamReplicatedAlways,
 }
 
 use Contender::{
-    Bamboo, BambooHost, JetStream, JetStreamAlways, JetStreamLog, NatsCore, RelayFast, RelayMultiThread, Toolbus,
-    ToolbusJson,
+    Bamboo, BambooHost, ClusterOfOne, ClusterOfThree, JetStream, JetStreamAlways, JetStreamLog, JetStreamReplicated,
+    JetStreamReplicatedAlways, NatsCore, RelayFast, RelayMultiThread, Toolbus, ToolbusJson,
 };
 
 impl Contender {
-    pub const ALL: [Contender; 10] = [
+    pub const ALL: [Contender; 14] = [
         Toolbus,
         ToolbusJson,
         RelayFast,
@@ -50,6 +55,10 @@ impl Contender {
         JetStreamAlways,
         Bamboo,
         BambooHost,
+        ClusterOfOne,
+        ClusterOfThree,
+        JetStreamReplicated,
+        JetStreamReplicatedAlways,
     ];
 
     /// The name used on the command line, in tables and in JSON.
@@ -65,6 +74,10 @@ impl Contender {
             JetStreamAlways => "jetstream-always",
             Bamboo => "bamboo+nodelay",
             BambooHost => "bamboo-host",
+            ClusterOfOne => "cluster-of-1",
+            ClusterOfThree => "cluster-of-3",
+            JetStreamReplicated => "jetstream-r3",
+            JetStreamReplicatedAlways => "jetstream-r3-always",
         }
     }
 
@@ -80,12 +93,18 @@ impl Contender {
             JetStreamAlways => "JetStream file storage, work queues, sync_interval: always",
             Bamboo => "bamboo-broker 2026.11.1, TCP_NODELAY forced on, no rate limit",
             BambooHost => "this broker and client, the host of bamboo-broker 2026.11.1 as it is (Nagle's algorithm)",
+            ClusterOfOne => "one broker on three NATS servers, 3 replicas, sync_interval: always",
+            ClusterOfThree => "three brokers on three NATS servers as above, host and workers at different brokers",
+            JetStreamReplicated => "JetStream as above on three servers, 3 replicas, default sync",
+            JetStreamReplicatedAlways => "JetStream with 3 replicas, sync_interval: always",
         }
     }
 
     /// Whether it is measured unless `--only` selects others. The goals refer only to these.
     pub fn by_default(self) -> bool {
-        !matches!(self, ToolbusJson | JetStreamLog | BambooHost)
+        let is_of_cluster =
+            matches!(self, ClusterOfOne | ClusterOfThree | JetStreamReplicated | JetStreamReplicatedAlways);
+        !is_of_cluster && !matches!(self, ToolbusJson | JetStreamLog | BambooHost)
     }
 
     /// Whether its program is neither part of this build nor built from this workspace.
@@ -97,7 +116,10 @@ impl Contender {
         match shape {
             // Its tool takes no body; only the rate of small calls is of interest.
             Shape::Call { body, .. } => self != BambooHost || body <= 100,
-            Shape::OneWay => matches!(self, Toolbus | JetStream | JetStreamAlways),
+            Shape::OneWay => !matches!(
+                self,
+                ToolbusJson | RelayFast | RelayMultiThread | NatsCore | JetStreamLog | Bamboo | BambooHost
+            ),
             Shape::Drain { .. } => self == Toolbus,
         }
     }
@@ -123,11 +145,13 @@ impl FromStr for Contender {
 /// Runs the echoing host of a contender until its connection ends.
 pub async fn host(contender: Contender, url: &str, ready: impl FnOnce()) -> anyhow::Result<()> {
     match contender {
-        Toolbus => toolbus::host(url, ready).await,
+        Toolbus | ClusterOfOne | ClusterOfThree => toolbus::host(cluster::address(url, 0), ready).await,
         RelayFast => client::host::<Fast>(url, ready).await,
         RelayMultiThread => client::host::<Tungstenite>(url, ready).await,
         NatsCore => nats::host(url, ready).await,
-        JetStream | JetStreamAlways => jetstream::host(url, RetentionPolicy::WorkQueue, ready).await,
+        JetStream | JetStreamAlways | JetStreamReplicated | JetStreamReplicatedAlways => {
+            jetstream::host(url, RetentionPolicy::WorkQueue, ready).await
+        }
         JetStreamLog => jetstream::host(url, RetentionPolicy::Limits, ready).await,
         Bamboo | ToolbusJson => original::host(url, ready).await,
         BambooHost => bail!("{contender} has a program of its own"),
@@ -138,10 +162,11 @@ pub async fn host(contender: Contender, url: &str, ready: impl FnOnce()) -> anyh
 pub async fn measure(contender: Contender, url: &str, shape: Shape, plan: Plan) -> anyhow::Result<Sample> {
     match (shape, contender) {
         (Shape::Call { workers, .. }, _) => calls(contender, url, shape, workers, plan).await,
-        (Shape::OneWay, Toolbus) => {
+        (Shape::OneWay, Toolbus | ClusterOfOne | ClusterOfThree) => {
+            let url = cluster::address(url, 1);
             drive(vec![toolbus::Publisher::connect(url, shape.body()).await?], shape.body(), plan).await
         }
-        (Shape::OneWay, JetStream | JetStreamAlways) => {
+        (Shape::OneWay, JetStream | JetStreamAlways | JetStreamReplicated | JetStreamReplicatedAlways) => {
             drive(vec![jetstream::Publisher::connect(url).await?], shape.body(), plan).await
         }
         (Shape::Drain { pending }, Toolbus) => toolbus::drain(url, pending, shape.body()).await,
@@ -151,7 +176,10 @@ pub async fn measure(contender: Contender, url: &str, shape: Shape, plan: Plan) 
 
 async fn calls(contender: Contender, url: &str, shape: Shape, workers: u32, plan: Plan) -> anyhow::Result<Sample> {
     match contender {
-        Toolbus => call_all(shape, workers, plan, |n| toolbus::Worker::connect(url, n, shape.body())).await,
+        Toolbus | ClusterOfOne | ClusterOfThree => {
+            let connect = |n| toolbus::Worker::connect(cluster::address(url, n), n, shape.body());
+            call_all(shape, workers, plan, connect).await
+        }
         RelayFast => {
             let connect = |n| client::Worker::connect::<Fast>(url, n);
             call_all(shape, workers, plan, connect).await
@@ -161,7 +189,7 @@ async fn calls(contender: Contender, url: &str, shape: Shape, workers: u32, plan
             call_all(shape, workers, plan, connect).await
         }
         NatsCore => call_all(shape, workers, plan, |_| nats::Worker::connect(url)).await,
-        JetStream | JetStreamLog | JetStreamAlways => {
+        JetStream | JetStreamLog | JetStreamAlways | JetStreamReplicated | JetStreamReplicatedAlways => {
             call_all(shape, workers, plan, |n| jetstream::Worker::connect(url, n)).await
         }
         BambooHost => call_all(shape, workers, plan, |n| original_host::Worker::connect(url, n)).await,

@@ -1,6 +1,7 @@
-//! The performance goals, and the verdict of a run on each of them: of the bus here, of tool calls in `tool_calls`. A goal
+//! The performance goals, and the verdict of a run on each of them: of the bus here, of tool calls in `tool_calls`, of a cluster in `cluster`. A goal
 //! compares only contenders of the same run; a goal without measurements has no verdict.
 
+pub mod cluster;
 pub mod tool_calls;
 
 use serde::Serialize;

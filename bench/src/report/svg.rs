@@ -38,6 +38,8 @@ fn colour(contender: Contender) -> &'static str {
         Contender::RelayFast => "#6e7781",
         Contender::RelayMultiThread => "#8c959f",
         Contender::NatsCore => "#0969da",
+        Contender::ClusterOfOne | Contender::ClusterOfThree => "#e8833a",
+        Contender::JetStreamReplicated | Contender::JetStreamReplicatedAlways => "#c3defc",
         Contender::JetStreamLog => "#7fbaf9",
         Contender::JetStream => "#54a3f7",
         Contender::JetStreamAlways => "#a5cdfb",

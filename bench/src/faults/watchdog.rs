@@ -14,6 +14,8 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
+/// The command of this program that runs the watchdog.
+const COMMAND: &str = "fault-watchdog";
 /// How long processes may take to exit after the end of a run.
 const EXIT_LIMIT: Duration = Duration::from_secs(8);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -21,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Starts the watchdog process.
 pub fn spawn(bench: &Path, folder: &Path) -> anyhow::Result<Child> {
     let mut command = Command::new(bench);
-    command.arg("chaos-watchdog").arg(folder).stdin(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true);
+    command.arg(COMMAND).arg(folder).stdin(Stdio::piped()).stdout(Stdio::null()).kill_on_drop(true);
     command.spawn().context("start the watchdog")
 }
 
@@ -66,7 +68,7 @@ fn processes_of(folder: &Path) -> Vec<(Pid, String)> {
         .filter_map(|pid| {
             let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             let command = String::from_utf8_lossy(&command).replace('\0', " ");
-            let ours = command.contains(&*folder) && !command.contains("chaos-watchdog");
+            let ours = command.contains(&*folder) && !command.contains(COMMAND);
             Some((Pid::from_raw(pid)?, command)).filter(|_| ours)
         })
         .collect()

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use super::{
+    Tool, Workers,
     answer::{Answer, Outcome},
     client::Session,
-    deployment::{Deployment, Tool},
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -16,14 +16,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Prefix of the ids of warm-up calls, which don't count.
 pub const PREFIX: &str = "warm";
 
-pub async fn wait_for_all_tools(deployment: &Deployment) -> anyhow::Result<()> {
-    let mut tools = deployment.tools().to_vec();
+pub async fn wait_for_all_tools(workers: &dyn Workers) -> anyhow::Result<()> {
+    let mut tools = workers.tools().to_vec();
     tools.dedup();
     let mut last = String::from("no answer");
     let warm = async {
         for tool in tools {
             for attempt in 0.. {
-                match tokio::time::timeout(ANSWER_LIMIT, one_call(deployment, tool, attempt)).await {
+                match tokio::time::timeout(ANSWER_LIMIT, one_call(workers, tool, attempt)).await {
                     Ok(Ok(answer)) if answer.outcome == Outcome::Result => break,
                     Ok(Ok(answer)) => last = answer.code.unwrap_or_default(),
                     Ok(Err(error)) => last = format!("{error:#}"),
@@ -34,15 +34,15 @@ pub async fn wait_for_all_tools(deployment: &Deployment) -> anyhow::Result<()> {
         }
     };
     if tokio::time::timeout(LIMIT, warm).await.is_err() {
-        bail!("no call succeeded: {last}; the logs are beside {}", deployment.log("host").display());
+        bail!("no call succeeded: {last}");
     }
     Ok(())
 }
 
 /// Makes one call with a new worker process; client 0 is modern, so no handshake is needed.
-async fn one_call(deployment: &Deployment, tool: Tool, attempt: u32) -> anyhow::Result<Answer> {
-    let mut session = Session::start(deployment, 0)?;
-    let id = format!("{PREFIX}-{}-{attempt}", tool.name());
+async fn one_call(workers: &dyn Workers, tool: Tool, attempt: u32) -> anyhow::Result<Answer> {
+    let mut session = Session::start(workers, 0)?;
+    let id = format!("{PREFIX}-{}-{attempt}", tool.name);
     let answer = session.ask(tool, &id).await;
     session.kill().await;
     answer.context("ask a worker")

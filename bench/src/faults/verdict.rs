@@ -1,15 +1,16 @@
 //! The verdict of a run: the answers to callers, checked against the effects of the tools.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use serde::Serialize;
 
 use super::{
     answer::Outcome,
     client::call_id,
-    deployment::{Deployment, Tool},
-    effect,
-    recovery::{Fault, Recoveries, Times},
+    recovery::{Recoveries, Times},
     tally::{Record, Tally},
 };
 
@@ -50,37 +51,41 @@ pub struct Verdict {
     pub problems: Vec<String>,
 }
 
+/// What a run observed.
+pub struct Evidence<'a> {
+    pub system: &'static str,
+    /// The calls of each worker.
+    pub records: &'a [(usize, Vec<Record>)],
+    /// The number of effects of each call id.
+    pub effects: HashMap<String, u32>,
+    pub recoveries: &'a Recoveries,
+    pub tally: &'a Tally,
+    /// Violations that were seen during the run.
+    pub problems: Vec<String>,
+    pub took: Duration,
+}
+
 impl Verdict {
-    pub fn of(
-        deployment: &Deployment,
-        records: Vec<(usize, Vec<Record>)>,
-        recoveries: &Recoveries,
-        tally: &Tally,
-        problems: Vec<String>,
-        took: Duration,
-    ) -> anyhow::Result<Self> {
-        let mut verdict =
-            Self { system: deployment.system.name(), seconds: took.as_secs_f64(), problems, ..Self::default() };
-        let (never, safe) =
-            (effect::count(&deployment.effects(Tool::Never))?, effect::count(&deployment.effects(Tool::Safe))?);
+    pub fn of(evidence: Evidence<'_>) -> Self {
+        let Evidence { system, records, effects, recoveries, tally, problems, took } = evidence;
+        let mut verdict = Self { system, seconds: took.as_secs_f64(), problems, ..Self::default() };
         let mut violations = Violations::default();
-        for (worker, records) in &records {
+        for (worker, records) in records {
             for (number, record) in records.iter().enumerate() {
                 let id = call_id(*worker, number);
-                let counts = if record.tool == Tool::Safe { &safe } else { &never };
-                verdict.count(record, counts.get(&id).copied().unwrap_or_default(), &id, &mut violations);
+                verdict.count(record, effects.get(&id).copied().unwrap_or_default(), &id, &mut violations);
             }
         }
         verdict.add_problems(violations);
-        for fault in Fault::ALL {
-            verdict.faults.insert(fault.name(), recoveries.count(fault));
+        verdict.faults = recoveries.counts();
+        for fault in verdict.faults.keys() {
             if let Some(times) = recoveries.times(Some(fault)) {
-                verdict.recovery.insert(fault.name(), times);
+                verdict.recovery.insert(fault, times);
             }
         }
         verdict.recovery_all = recoveries.times(None);
         verdict.notes = tally.counts().notes;
-        Ok(verdict)
+        verdict
     }
 
     fn count(&mut self, record: &Record, effects: u32, id: &str, violations: &mut Violations) {
@@ -90,7 +95,7 @@ impl Verdict {
             self.answered_twice += 1;
             violations.add("answered more than once", id);
         }
-        let is_safe = record.tool == Tool::Safe;
+        let is_safe = record.tool.is_safe;
         self.safe_calls += u64::from(is_safe);
         if effects > 1 && is_safe {
             self.safe_ids_with_two_effects += 1;
@@ -160,11 +165,17 @@ impl Violations {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::answer::Answer, *};
+    use super::{
+        super::{Tool, answer::Answer},
+        *,
+    };
+
+    const NEVER: Tool = Tool { name: "effect", is_safe: false };
+    const SAFE: Tool = Tool { name: "effect_safe", is_safe: true };
 
     fn check(tool: Tool, outcome: Option<Outcome>, effects: u32, expected: Option<&str>) {
         let answer = outcome.map(|outcome| Answer { outcome, code: None, joined: false });
-        let record = Record { tool, sent: 1, answers: u32::from(answer.is_some()), answer };
+        let record = Record { sent: 1, answers: u32::from(answer.is_some()), answer, ..Record::new(tool) };
         let (mut verdict, mut violations) = (Verdict::default(), Violations::default());
         verdict.count(&record, effects, "w0-0", &mut violations);
         verdict.add_problems(violations);
@@ -173,25 +184,25 @@ mod tests {
 
     #[test]
     fn answers_must_agree_with_effects() {
-        check(Tool::Never, Some(Outcome::Result), 1, None);
-        check(Tool::Never, Some(Outcome::Unknown), 0, None);
-        check(Tool::Never, Some(Outcome::Unknown), 1, None);
-        check(Tool::Never, Some(Outcome::Error), 0, None);
-        check(Tool::Never, Some(Outcome::AmbiguousError), 1, None);
-        check(Tool::Never, None, 0, Some("1 calls without an answer: w0-0"));
-        check(Tool::Never, Some(Outcome::Result), 2, Some("1 calls with more than one effect: w0-0"));
-        check(Tool::Never, Some(Outcome::Unknown), 2, Some("1 calls with more than one effect: w0-0"));
-        check(Tool::Never, Some(Outcome::Result), 0, Some("1 calls with a result but no effect: w0-0"));
-        check(Tool::Never, Some(Outcome::Wrong), 1, Some("1 calls with the answer to another call: w0-0"));
+        check(NEVER, Some(Outcome::Result), 1, None);
+        check(NEVER, Some(Outcome::Unknown), 0, None);
+        check(NEVER, Some(Outcome::Unknown), 1, None);
+        check(NEVER, Some(Outcome::Error), 0, None);
+        check(NEVER, Some(Outcome::AmbiguousError), 1, None);
+        check(NEVER, None, 0, Some("1 calls without an answer: w0-0"));
+        check(NEVER, Some(Outcome::Result), 2, Some("1 calls with more than one effect: w0-0"));
+        check(NEVER, Some(Outcome::Unknown), 2, Some("1 calls with more than one effect: w0-0"));
+        check(NEVER, Some(Outcome::Result), 0, Some("1 calls with a result but no effect: w0-0"));
+        check(NEVER, Some(Outcome::Wrong), 1, Some("1 calls with the answer to another call: w0-0"));
         let denied = "1 calls with an error that denies their effect: w0-0";
-        check(Tool::Never, Some(Outcome::Error), 1, Some(denied));
+        check(NEVER, Some(Outcome::Error), 1, Some(denied));
     }
 
     #[test]
     fn a_repetition_that_was_not_forwarded_says_nothing_about_the_first_call() {
         let problems = |sent, code: &str| {
             let answer = Answer { outcome: Outcome::Error, code: Some(code.to_owned()), joined: false };
-            let record = Record { tool: Tool::Never, sent, answers: 1, answer: Some(answer) };
+            let record = Record { sent, answers: 1, answer: Some(answer), ..Record::new(NEVER) };
             let (mut verdict, mut violations) = (Verdict::default(), Violations::default());
             verdict.count(&record, 1, "w0-0", &mut violations);
             verdict.add_problems(violations);
@@ -202,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_replay_safe_tool_may_have_several_effects() {
-        check(Tool::Safe, Some(Outcome::Result), 3, None);
-        check(Tool::Safe, Some(Outcome::Result), 0, Some("1 calls with a result but no effect: w0-0"));
+        check(SAFE, Some(Outcome::Result), 3, None);
+        check(SAFE, Some(Outcome::Result), 0, Some("1 calls with a result but no effect: w0-0"));
     }
 }

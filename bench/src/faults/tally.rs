@@ -1,10 +1,10 @@
 //! Counters of a running test, and the record of each call for the verdict.
 
-use std::{collections::BTreeMap, sync::Mutex};
+use std::{collections::BTreeMap, sync::Mutex, time::Instant};
 
 use super::{
+    Tool,
     answer::{Answer, Outcome},
-    deployment::Tool,
 };
 
 /// One call of a client under one id, however often it was sent.
@@ -12,13 +12,15 @@ pub struct Record {
     pub tool: Tool,
     /// How often the client sent it: again after each death of its worker process.
     pub sent: u32,
+    pub first_sent: Option<Instant>,
     pub answers: u32,
     pub answer: Option<Answer>,
+    pub answered: Option<Instant>,
 }
 
 impl Record {
     pub fn new(tool: Tool) -> Self {
-        Self { tool, sent: 0, answers: 0, answer: None }
+        Self { tool, sent: 0, first_sent: None, answers: 0, answer: None, answered: None }
     }
 }
 

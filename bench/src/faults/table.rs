@@ -1,16 +1,16 @@
 //! The report: faults, answers to callers, effects of the tools and recovery times, with one column per system.
 
-use super::{recovery::Fault, verdict::Verdict};
+use super::{recovery::Times, verdict::Verdict};
 
 const LABEL: usize = 46;
 const COLUMN: usize = 16;
 
-pub fn render(verdicts: &[Verdict]) -> String {
+pub fn render(verdicts: &[Verdict], faults: &[&str]) -> String {
     let mut table = Table { verdicts, text: String::new() };
     table.row("", |verdict| verdict.system.to_owned());
     table.row("seconds", |verdict| format!("{:.0}", verdict.seconds));
-    for fault in Fault::ALL {
-        table.number(fault.name(), |verdict| verdict.faults.get(fault.name()).copied().unwrap_or_default());
+    for fault in faults {
+        table.number(fault, |verdict| verdict.faults.get(fault).copied().unwrap_or_default());
     }
     table.section("answers to callers");
     table.number("calls", |verdict| verdict.calls);
@@ -36,11 +36,11 @@ pub fn render(verdicts: &[Verdict]) -> String {
     table.number("ids with more than one effect (allowed)", |verdict| verdict.safe_ids_with_two_effects);
     table.number("outcome unknown", |verdict| verdict.safe_unknown);
     table.section("time from fault to next result (p50 / p99, ms)");
-    let times = |times: Option<&super::recovery::Times>| {
+    let times = |times: Option<&Times>| {
         times.map_or("–".to_owned(), |times| format!("{:.0} / {:.0}", times.p50_ms, times.p99_ms))
     };
-    for fault in Fault::ALL {
-        table.row(fault.name(), |verdict| times(verdict.recovery.get(fault.name())));
+    for fault in faults {
+        table.row(fault, |verdict| times(verdict.recovery.get(fault)));
     }
     table.row("all", |verdict| times(verdict.recovery_all.as_ref()));
     table.details();

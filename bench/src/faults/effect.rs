@@ -16,6 +16,8 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::{RunFolder, Tool};
+
 #[derive(Args)]
 pub struct EffectOptions {
     /// File to which each effect appends a line.
@@ -113,8 +115,16 @@ fn handle(request: &Value, tool: &str) -> Option<Value> {
     })
 }
 
-/// The number of effects of each id.
-pub fn count(file: &Path) -> anyhow::Result<HashMap<String, u32>> {
+/// The number of effects of each id, of all these tools. Each id belongs to one of them.
+pub fn count_all(folder: &RunFolder, tools: &[Tool]) -> anyhow::Result<HashMap<String, u32>> {
+    let mut counts = HashMap::new();
+    for tool in tools {
+        counts.extend(count(&folder.effects(*tool))?);
+    }
+    Ok(counts)
+}
+
+fn count(file: &Path) -> anyhow::Result<HashMap<String, u32>> {
     let mut counts = HashMap::new();
     let text = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(counts),

@@ -17,8 +17,8 @@ use tokio::{
 };
 
 use super::{
+    DEADLINE_SECONDS, Tool, Workers,
     answer::{Answer, Outcome},
-    deployment::{DEADLINE_SECONDS, Deployment, Tool},
     recovery::Recoveries,
     rng::Rng,
     supervisor::{Blow, KillRequest, signal, stay_down},
@@ -30,15 +30,15 @@ const LOST_AFTER: Duration = Duration::from_secs(DEADLINE_SECONDS + 20);
 /// Handshake timeout, after which the client restarts its worker.
 const OPEN_LIMIT: Duration = Duration::from_secs(30);
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
-/// Pause between an answer and the next call.
-const PAUSE_MS: (u64, u64) = (0, 20);
 /// Downtime before a dead process is restarted.
 const DOWN_MS: (u64, u64) = (0, 200);
 
 pub struct Client {
     pub number: usize,
-    pub deployment: Arc<Deployment>,
+    pub workers: Arc<dyn Workers>,
     pub in_flight: usize,
+    /// Milliseconds between an answer and the next call.
+    pub pause: (u64, u64),
     pub rng: Rng,
     pub kills: mpsc::Receiver<KillRequest>,
     /// True once no new calls may be started.
@@ -82,7 +82,7 @@ impl Client {
         let due = vec![Instant::now(); self.in_flight];
         let mut calls = Calls { records: Vec::new(), pending: Vec::new(), due };
         loop {
-            let mut session = Session::start(&self.deployment, self.number)?;
+            let mut session = Session::start(&*self.workers, self.number)?;
             let drained = self.run_session(&mut session, &mut calls).await;
             session.kill().await;
             if drained {
@@ -143,7 +143,7 @@ impl Client {
         calls.due.retain(|due| draining || *due > now);
         let due = if draining { 0 } else { all_due - calls.due.len() };
         for _ in 0..due {
-            let tools = self.deployment.tools();
+            let tools = self.workers.tools();
             let tool = tools[self.rng.below(tools.len() as u64) as usize];
             calls.records.push(Record::new(tool));
             calls.pending.push(PendingCall { record: calls.records.len() - 1, tool, sent: None });
@@ -153,6 +153,7 @@ impl Client {
             call.sent = Some((Instant::now(), id));
             let record = &mut calls.records[call.record];
             record.sent += 1;
+            record.first_sent = record.first_sent.or(Some(Instant::now()));
             if record.sent > 1 {
                 self.recoveries.log_event(&format!("{} is repeated", call_id(self.number, call.record)));
             }
@@ -182,15 +183,20 @@ impl Client {
             calls.records[record].answers += 1;
             return;
         };
+        let first_sent = calls.records[record].first_sent;
         calls.pending.swap_remove(index);
-        calls.due.push(Instant::now() + self.rng.millis(PAUSE_MS.0, PAUSE_MS.1));
+        calls.due.push(Instant::now() + self.rng.millis(self.pause.0, self.pause.1));
         let answer = Answer::read(&message, &call_id(self.number, record));
         if answer.outcome == Outcome::Result {
-            self.recoveries.succeeded(self.number);
+            self.recoveries.succeeded(self.number, first_sent.unwrap_or_else(Instant::now));
+        } else {
+            let (id, code) = (call_id(self.number, record), answer.code.as_deref().unwrap_or_default());
+            self.recoveries.log_event(&format!("{id} ended with {:?} {code}", answer.outcome));
         }
         self.tally.answered(&answer);
         calls.records[record].answers += 1;
         calls.records[record].answer = Some(answer);
+        calls.records[record].answered = Some(Instant::now());
     }
 }
 
@@ -210,8 +216,8 @@ impl Calls {
 }
 
 impl Session {
-    pub fn start(deployment: &Deployment, number: usize) -> anyhow::Result<Self> {
-        let mut child = deployment.worker(number)?.spawn().context("start a worker")?;
+    pub fn start(workers: &dyn Workers, number: usize) -> anyhow::Result<Self> {
+        let mut child = workers.worker(number)?.spawn().context("start a worker")?;
         let input = child.stdin.take().context("stdin is piped")?;
         let lines = BufReader::new(child.stdout.take().context("stdout is piped")?).lines();
         // Clients alternate between the eras.
@@ -253,7 +259,7 @@ impl Session {
     async fn call(&mut self, tool: Tool, call: &str, record: usize) -> anyhow::Result<u64> {
         let id = self.next_id;
         self.next_id += 1;
-        let mut params = json!({"name": tool.name(), "arguments": {"id": call}});
+        let mut params = json!({"name": tool.name, "arguments": {"id": call}});
         if self.modern {
             params["_meta"] = json!({
                 "io.modelcontextprotocol/protocolVersion": "2026-07-28",

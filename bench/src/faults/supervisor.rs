@@ -1,6 +1,10 @@
-//! Keeps a broker or a host running, as a service manager would: restarts it on the same data after a kill or an exit.
+//! Keeps a process running, as a service manager would: restarts it on the same data after a kill or an exit.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
@@ -10,9 +14,6 @@ use tokio::{
 };
 
 use super::rng::Rng;
-
-/// Downtime before a restart.
-const DOWN_MS: (u64, u64) = (0, 300);
 
 /// What is done to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +57,19 @@ impl KillHandle {
     }
 }
 
+/// A process to keep running.
+pub struct Service {
+    pub name: String,
+    pub make: MakeCommand,
+    pub log: PathBuf,
+    /// Milliseconds before a restart.
+    pub down: (u64, u64),
+}
+
 pub struct Supervisor {
     pub kill_handle: KillHandle,
+    /// The id of the running process.
+    pub process: watch::Receiver<Option<u32>>,
     /// Returns the failures of the process: those to start, and unexpected exits.
     pub task: JoinHandle<Vec<String>>,
 }
@@ -65,20 +77,21 @@ pub struct Supervisor {
 pub type MakeCommand = Arc<dyn Fn() -> anyhow::Result<Command> + Send + Sync>;
 
 impl Supervisor {
-    pub fn start(name: &'static str, make: MakeCommand, log: PathBuf, rng: Rng, stop: watch::Receiver<bool>) -> Self {
+    pub fn start(service: Service, rng: Rng, stop: watch::Receiver<bool>) -> Self {
         let (kill_handle, kills) = KillHandle::new();
-        Self { kill_handle, task: tokio::spawn(supervise(name, make, log, rng, kills, stop)) }
+        let (running, process) = watch::channel(None);
+        Self { kill_handle, process, task: tokio::spawn(supervise(service, rng, kills, stop, running)) }
     }
 }
 
 async fn supervise(
-    name: &'static str,
-    make: MakeCommand,
-    log: PathBuf,
+    service: Service,
     mut rng: Rng,
     mut kills: mpsc::Receiver<KillRequest>,
     mut stop: watch::Receiver<bool>,
+    running: watch::Sender<Option<u32>>,
 ) -> Vec<String> {
+    let Service { name, make, log, down } = service;
     let mut problems = Vec::new();
     while !*stop.borrow() {
         let mut child = match make().and_then(|mut command| Ok(command.spawn()?)) {
@@ -88,6 +101,7 @@ async fn supervise(
                 return problems;
             }
         };
+        running.send_replace(child.id());
         loop {
             tokio::select! {
                 status = child.wait() => {
@@ -120,7 +134,8 @@ async fn supervise(
             }
             break;
         }
-        stay_down(rng.millis(DOWN_MS.0, DOWN_MS.1), &mut kills).await;
+        running.send_replace(None);
+        stay_down(rng.millis(down.0, down.1), &mut kills).await;
     }
     problems
 }
@@ -133,7 +148,8 @@ pub async fn stay_down(time: Duration, kills: &mut mpsc::Receiver<KillRequest>) 
     }
 }
 
-fn last_line(log: &PathBuf) -> String {
+/// The last line of a log, or nothing if there is none.
+pub fn last_line(log: &Path) -> String {
     let log = std::fs::read(log).unwrap_or_default();
     String::from_utf8_lossy(&log).lines().last().unwrap_or_default().to_owned()
 }
