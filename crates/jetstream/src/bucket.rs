@@ -138,9 +138,18 @@ impl Bucket {
 /// Repeats a request that can be repeated.
 pub(crate) async fn repeated<T, E: Display, F: Future<Output = Result<T, E>>>(
     what: &'static str,
+    request: impl FnMut() -> F,
+) -> Result<T, ClusterError> {
+    repeated_for(REPEAT_FOR, what, request).await
+}
+
+/// Repeats a request that can be repeated, for that long.
+pub(crate) async fn repeated_for<T, E: Display, F: Future<Output = Result<T, E>>>(
+    limit: Duration,
+    what: &'static str,
     mut request: impl FnMut() -> F,
 ) -> Result<T, ClusterError> {
-    let deadline = Instant::now() + REPEAT_FOR;
+    let deadline = Instant::now() + limit;
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     loop {
         let reason = match request().await {

@@ -1,7 +1,7 @@
 //! The connection to NATS, and the streams and the bucket of a cluster.
 
 use crate::blobs::Blobs;
-use crate::bucket::{Bucket, repeated};
+use crate::bucket::{Bucket, repeated_for};
 use crate::connection::{self, Servers};
 use crate::requirements::{check_stream, check_version};
 use crate::{ClusterError, ClusterIdentity, JetStreamLog, Leases, NatsTls, SharedAgents, SharedHosts, identity};
@@ -19,6 +19,8 @@ use toolbus_identity::AgentsFolder;
 /// How long a request to JetStream is awaited before it is sent again. During an election no server answers, and waiting
 /// for longer than that only delays the next attempt.
 pub(crate) const ANSWER: Duration = Duration::from_secs(1);
+/// How long the requests of a start are repeated: servers that have just started need some time to agree on their leaders.
+const START: Duration = Duration::from_secs(60);
 /// How long ids of appends are deduplicated. An owner gives up earlier.
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 
@@ -91,7 +93,7 @@ impl Cluster {
     ) -> Result<JetStreamLog, ClusterError> {
         let wanted = self.stream_of(partition);
         let create = || self.context.get_or_create_stream(wanted.clone());
-        let stream = repeated("create the stream of a partition", create).await?;
+        let stream = repeated_for(START, "create the stream of a partition", create).await?;
         check_stream(&stream.cached_info().config, &wanted)?;
         Ok(JetStreamLog::new(self.context.clone(), stream, self.subject_of(partition), runtime, stop))
     }
@@ -131,7 +133,7 @@ impl Cluster {
                 Err(_) => self.context.create_key_value(config.clone()).await,
             }
         };
-        let bucket = repeated("create the bucket of the cluster", open).await?;
+        let bucket = repeated_for(START, "create the bucket of the cluster", open).await?;
         Ok(Bucket::new(bucket, self.context.client().server_info().max_payload))
     }
 

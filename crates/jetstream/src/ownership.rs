@@ -23,6 +23,8 @@ use toolbus_wal::{ChecksumKey, Disk};
 const TICK: Duration = Duration::from_millis(100);
 /// How long a connection attempt to a silent owner may take.
 const PROBE: Duration = Duration::from_millis(500);
+/// How long a broker has to be a member before partitions move to it.
+const SETTLED: Duration = Duration::from_secs(10);
 /// The record of a broker that was silent for so long is removed.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 /// At most one partition moves to its preferred broker in this time, so that pauses don't add up.
@@ -41,6 +43,8 @@ pub struct OwnershipOptions {
     pub name: String,
     /// The address at which other brokers reach it. One that refuses connections is taken for gone.
     pub address: String,
+    /// Tells its data folder from those of other brokers, also after a restart.
+    pub place: String,
     /// The number of partitions, fixed when the cluster is created.
     pub partitions: Partitions,
     /// The durations of leases.
@@ -146,9 +150,21 @@ impl Drop for Ownership {
 
 /// The end of something that was begun.
 enum Done {
-    Written { partition: Partition, is_current: Option<bool> },
-    TakenOver { partition: Partition, epoch: u64, disk: Box<Result<StreamDisk, TakeoverError>> },
-    Probed { broker: String, is_gone: bool },
+    Written {
+        partition: Partition,
+        is_current: Option<bool>,
+    },
+    TakenOver {
+        partition: Partition,
+        epoch: u64,
+        disk: Box<Result<StreamDisk, TakeoverError>>,
+    },
+    Probed {
+        broker: String,
+        is_gone: bool,
+    },
+    /// The record of this broker was removed.
+    Left,
     Nothing,
 }
 
@@ -263,7 +279,7 @@ impl Node {
                 self.yield_to_preferred(partition, &event);
                 self.handle(partition, event);
             }
-            BucketChange::Member { key, value: Some(value) } => self.members.seen(&key, &value, Instant::now()),
+            BucketChange::Member { key, value: Some(value) } => self.member_seen(&key, &value),
             BucketChange::Member { key, value: None } => self.members.left(&key),
         }
     }
@@ -328,6 +344,9 @@ impl Node {
     fn done(&mut self, done: Done) {
         match done {
             Done::Nothing | Done::Written { is_current: Some(true), .. } => {}
+            Done::Left => {
+                self.options.partitions.all().for_each(|partition| self.handle(partition, LeaseEvent::Release));
+            }
             Done::Written { partition, is_current: Some(false) } => self.handle(partition, LeaseEvent::Conflict),
             Done::Written { partition, is_current: None } => {
                 let record = toolbus_cluster::LeaseRecord { owner: None, epoch: 0 };
@@ -363,10 +382,10 @@ impl Node {
         let renewal = Self::millis(self.options.lease.renewal);
         if !self.is_leaving && self.announced.is_none_or(|at| now - at >= renewal) {
             self.announced = Some(now);
-            let (leases, name, address) =
-                (self.leases.clone(), self.options.name.clone(), self.options.address.clone());
+            let (leases, options) = (self.leases.clone(), &self.options);
+            let (name, address, place) = (options.name.clone(), options.address.clone(), options.place.clone());
             self.work.spawn(async move {
-                members::announce(&leases, &name, &address).await;
+                members::announce(&leases, &name, address, place).await;
                 Done::Nothing
             });
         }
@@ -379,13 +398,11 @@ impl Node {
         if std::mem::replace(&mut self.is_leaving, true) {
             return;
         }
-        for partition in self.options.partitions.all() {
-            self.handle(partition, LeaseEvent::Release);
-        }
+        // Its record is removed first, so that no broker leaves the partitions to this one.
         let (leases, key) = (self.leases.clone(), format!("{}{}", members::PREFIX, self.options.name));
         self.work.spawn(async move {
             leases.remove(&key).await.ok();
-            Done::Nothing
+            Done::Left
         });
     }
 }

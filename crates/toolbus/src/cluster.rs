@@ -173,11 +173,13 @@ impl Joining {
         let link_options = LinkOptions { max_frame_bytes, max_queued_bytes, ..link_options };
         let links = Links::new(link_options, Arc::clone(&mailboxes) as _);
         server.set_links(Arc::clone(&links));
+        let place = mirrors.place().to_owned();
         let mirrors = Arc::new(mirrors);
         let creating = Arc::clone(&mirrors);
         let options = OwnershipOptions {
             name,
             address,
+            place,
             partitions,
             lease: LeaseOptions::default(),
             key: identity.checksum_key(),

@@ -1,12 +1,12 @@
 //! How a broker treats the other ones: partitions move to the broker that should own them, and silent owners are probed.
 
-use super::{BETWEEN_MOVES, Done, FORGOTTEN, Node, PROBE};
+use super::{BETWEEN_MOVES, Done, FORGOTTEN, Node, PROBE, SETTLED};
 use crate::members;
 use std::collections::HashSet;
 use std::io;
 use std::time::Instant;
 use tokio::time::timeout;
-use toolbus_cluster::{Lease, LeaseEvent, LeaseOptions, Partition, preferred};
+use toolbus_cluster::{Lease, LeaseEvent, Partition};
 
 impl Node {
     /// Leaves a free partition to the broker that should own it, for a moment.
@@ -19,9 +19,18 @@ impl Node {
 
     /// The live broker that should own the partition, unless it is this one.
     pub(super) fn preferred(&self, partition: Partition, now: Instant) -> Option<&str> {
-        let LeaseOptions { silence, renewal, .. } = self.options.lease;
-        let live = self.members.live(now, Self::millis(silence), Self::millis(renewal * 2));
-        preferred(partition, live).filter(|broker| *broker != self.options.name)
+        let silence = Self::millis(self.options.lease.silence);
+        let preferred = self.members.preferred(partition, now, silence, SETTLED);
+        preferred.filter(|broker| *broker != self.options.name)
+    }
+
+    /// The record of a broker was written. Its earlier process is gone.
+    pub(super) fn member_seen(&mut self, key: &str, value: &[u8]) {
+        for broker in self.members.seen(key, value, Instant::now()) {
+            for partition in self.options.partitions.all() {
+                self.handle(partition, LeaseEvent::Gone { broker: broker.clone() });
+            }
+        }
     }
 
     /// Probes the owners whose records are late: one whose address refuses connections is gone.
@@ -48,15 +57,23 @@ impl Node {
         }
     }
 
-    /// Releases a partition that another broker should own, one at a time.
+    /// Releases a partition that another broker should own, one at a time: only while the bucket answers and every partition has
+    /// an owner. Otherwise this one could be left without.
     pub(super) fn move_to_preferred(&mut self, now: Instant) {
-        if now - self.moved < BETWEEN_MOVES || self.is_leaving {
+        let answers = |broker: &str| {
+            let limit = Self::millis(self.options.lease.renewal * 2);
+            self.members.last_seen(broker).is_some_and(|seen| now - seen < limit)
+        };
+        let is_calm = answers(&self.options.name) && self.machines.iter().all(|lease| lease.owner().is_some());
+        if now - self.moved < BETWEEN_MOVES || self.is_leaving || !is_calm {
             return;
         }
         let mut owned: Vec<Partition> = self.owned.iter().copied().collect();
         owned.sort_unstable();
         // Released, it is free at once; other members leave it to the preferred one for a moment.
-        if let Some(partition) = owned.into_iter().find(|partition| self.preferred(*partition, now).is_some()) {
+        if let Some(partition) =
+            owned.into_iter().find(|partition| self.preferred(*partition, now).is_some_and(answers))
+        {
             self.moved = now;
             self.handle(partition, LeaseEvent::Release);
             self.handle(partition, LeaseEvent::Wanted { after: self.options.lease.renewal * 2 });

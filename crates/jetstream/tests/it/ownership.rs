@@ -25,6 +25,7 @@ impl Broker {
         let port = TcpListener::bind("127.0.0.1:0").unwrap();
         let options = OwnershipOptions {
             name: name.to_owned(),
+            place: name.to_owned(),
             address: port.local_addr().unwrap().to_string(),
             partitions: Partitions::new(PARTITIONS).unwrap(),
             // No takeover of this test may depend on the silence of a lease.

@@ -33,6 +33,8 @@ pub enum MirrorError {
 pub struct Mirrors {
     /// Keeps other brokers from using the data folder.
     _lock: FolderDisk,
+    /// The id of the data folder.
+    place: String,
     folder: PathBuf,
     /// Numbers the copies: the next one of a partition may be created while the last one is still in use.
     next: AtomicU64,
@@ -42,14 +44,19 @@ pub struct Mirrors {
 impl Mirrors {
     /// Locks the data folder, and removes copies that an earlier process left.
     pub fn open(data: &Path) -> Result<Self, MirrorError> {
-        let (lock, _) = FolderDisk::open(data)?;
+        let (lock, identity) = FolderDisk::open(data)?;
         if lock.list()?.iter().any(|name| name.ends_with(SEGMENT_SUFFIX)) {
             return Err(MirrorError::OwnMailboxes);
         }
         let folder = data.join(FOLDER);
         remove_folder(&folder)?;
         private_folder(&folder)?;
-        Ok(Self { _lock: lock, folder, next: AtomicU64::new(1), folders: Mutex::default() })
+        Ok(Self { _lock: lock, place: identity.id, folder, next: AtomicU64::new(1), folders: Mutex::default() })
+    }
+
+    /// Tells the data folder from others, also after a restart.
+    pub fn place(&self) -> &str {
+        &self.place
     }
 
     /// An empty copy of a partition.
