@@ -243,7 +243,9 @@ impl BrokerServer {
     /// the connections end too, and the data folder can be opened again.
     pub async fn serve(self: Arc<Self>, listener: TcpListener) -> BrokerResult<()> {
         let _ended = Serving::begin(&self.shared);
-        self.follow_agents();
+        let following = Arc::clone(&self);
+        // It may write to the mailboxes' log, which blocks.
+        tokio::task::spawn_blocking(move || following.follow_agents()).await.ok();
         let bound = listener.local_addr()?;
         let tls = self.shared.options.tls.clone().map(Tls::load).transpose();
         let tls = tls.map_err(|error| BrokerError::Tls(Arc::new(error)))?.map(Arc::new);

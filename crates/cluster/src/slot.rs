@@ -76,11 +76,11 @@ impl Slot {
         };
         for (conn, attached, shared) in conns {
             // Nothing of the former mailboxes counts from here on.
-            shared.term.store(0, Ordering::Release);
+            shared.term.store(0, Ordering::SeqCst);
             if let (Some(before), Some(attached)) = (&before, attached) {
                 before.detach(attached);
             }
-            if shared.is_used.load(Ordering::Acquire) {
+            if shared.is_used.load(Ordering::SeqCst) {
                 self.state().conns.remove(&conn);
                 shared.outbox.deliver(&mut vec![Outgoing::Moved]);
             } else {
@@ -271,20 +271,20 @@ struct SlotOutbox {
 
 impl Outbox for SlotOutbox {
     fn deliver(&self, outgoing: &mut Vec<Outgoing>) {
+        // Noted before the check: a connection that is attached to the next mailboxes must not get a message of these.
+        if outgoing.iter().any(|outgoing| matches!(outgoing, Outgoing::Message { .. })) {
+            self.conn.is_used.store(true, Ordering::SeqCst);
+        }
         // A frame that passes this check while the mailboxes change is not wrong, only late: a receipt is true, and a
         // message can arrive twice.
-        if self.conn.term.load(Ordering::Acquire) != self.term {
+        if self.conn.term.load(Ordering::SeqCst) != self.term {
             return outgoing.clear();
         }
-        for outgoing in &*outgoing {
-            match outgoing {
-                Outgoing::Message { .. } => self.conn.is_used.store(true, Ordering::Release),
-                // It must not displace its successor when it is subscribed again.
-                Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. } => {
-                    self.conn.is_subscribed.store(false, Ordering::Release);
-                }
-                _ => {}
-            }
+        let is_displaced =
+            |outgoing: &Outgoing| matches!(outgoing, Outgoing::Refused { refusal: Refusal::Displaced { .. }, .. });
+        if outgoing.iter().any(is_displaced) {
+            // It must not displace its successor when it is subscribed again.
+            self.conn.is_subscribed.store(false, Ordering::Release);
         }
         self.conn.outbox.deliver(outgoing);
     }

@@ -71,7 +71,7 @@ impl Blobs {
     pub async fn swap(&self, key: &str, bytes: &[u8], expected: u64) -> Result<Swap, ClusterError> {
         let (head, chunks) = self.write_chunks(key, bytes).await?;
         let swapped = self.bucket.swap(key, head, expected).await?;
-        self.erase(key, chunks.as_ref(), swapped != Swap::Conflict).await;
+        self.erase(key, chunks.as_ref(), swapped).await;
         Ok(swapped)
     }
 
@@ -93,7 +93,8 @@ impl Blobs {
     /// Removes a value.
     pub async fn remove(&self, key: &str) -> Result<(), ClusterError> {
         self.bucket.remove(key).await?;
-        self.bucket.erase(&format!("chunks.{key}.>"), None).await
+        let removed = self.bucket.revision(key).await?;
+        self.bucket.erase(&format!("chunks.{key}.>"), Some(removed)).await
     }
 
     /// Writes the chunks of a large value. Returns its head.
@@ -115,14 +116,17 @@ impl Blobs {
         Ok((head, Some((chunks, first.unwrap_or_default()))))
     }
 
-    /// Erases the chunks that are not needed: those of a value that was not written, or of all that it replaced. A writer
-    /// that wrote chunks earlier and has no head yet will be rejected, because it knows an earlier revision of the head.
-    async fn erase(&self, key: &str, chunks: Option<&(Chunks, u64)>, is_written: bool) {
-        let erased = match (chunks, is_written) {
-            (Some((_, first)), true) => self.bucket.erase(&format!("chunks.{key}.>"), Some(*first)).await,
-            (Some((chunks, _)), false) => self.bucket.erase(&format!("chunks.{key}.{}.>", chunks.id), None).await,
-            (None, true) => self.bucket.erase(&format!("chunks.{key}.>"), None).await,
-            (None, false) => Ok(()),
+    /// Erases the chunks that are not needed: those of a value that was not written, or all before the value that was. A writer
+    /// that wrote chunks before that and has no head yet will be rejected, because it knows an earlier revision of the head.
+    /// Chunks that were written later may belong to the next value.
+    async fn erase(&self, key: &str, chunks: Option<&(Chunks, u64)>, swapped: Swap) {
+        let erased = match (chunks, swapped) {
+            (Some((_, first)), Swap::Written(_)) => self.bucket.erase(&format!("chunks.{key}.>"), Some(*first)).await,
+            (Some((chunks, _)), Swap::Conflict) => {
+                self.bucket.erase(&format!("chunks.{key}.{}.>", chunks.id), None).await
+            }
+            (None, Swap::Written(head)) => self.bucket.erase(&format!("chunks.{key}.>"), Some(head)).await,
+            (None, Swap::Conflict) => Ok(()),
         };
         if let Err(error) = erased {
             tracing::debug!(%error, key, "old chunks stay in the bucket until the value is written again");

@@ -43,6 +43,8 @@ impl ConnState {
             Outgoing::Status { request_id, view } => self.answers.status(partition, request_id, *view),
             Outgoing::Inspected { request_id, view } => self.answers.inspected(request_id, *view),
             Outgoing::Followed { request_id, view } => self.answers.followed(partition, self.home, request_id, *view),
+            // Each partition counts the agents of a name that ended there. All requests to this peer are in one partition.
+            Outgoing::AgentsEnded { .. } if partition != self.home => None,
             outgoing => Some(outgoing),
         }
     }

@@ -8,14 +8,15 @@ use crate::files::FileMark;
 use crate::{Agents, AgentsFollower};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
-use std::thread;
-use std::time::{Duration, SystemTime};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often the file is checked. A revoked agent must be disconnected within a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Attempts, a millisecond apart, to get the lock on behalf of an unauthenticated peer.
-const UNKNOWN_KEY_ATTEMPTS: usize = 10;
+/// How long an unauthenticated peer may wait for a new version of the file, and how often one may.
+const UNKNOWN_KEY_WAIT: Duration = Duration::from_millis(100);
+const BETWEEN_WAITS: Duration = Duration::from_secs(1);
 
 pub struct WatchedFile {
     file: PathBuf,
@@ -23,6 +24,10 @@ pub struct WatchedFile {
     /// Locked during a reload, so that versions are applied in order.
     seen: Mutex<Seen>,
     follower: OnceLock<AgentsFollower>,
+    /// The thread that reads the file.
+    watcher: OnceLock<Thread>,
+    /// When a peer with an unknown key last waited for a new version.
+    waited: Mutex<Option<Instant>>,
 }
 
 struct Seen {
@@ -46,16 +51,24 @@ impl WatchedFile {
         let table = Table::next(&AgentsFile::read(&file)?, &Table::default());
         let seen = Mutex::new(Seen { mark, error_logged: false, reported: None, is_unreported: false });
         let table = RwLock::new(Arc::new(table));
-        let watched = Arc::new(Self { file, table, seen, follower: OnceLock::new() });
+        let watched = Arc::new(Self {
+            file,
+            table,
+            seen,
+            follower: OnceLock::new(),
+            watcher: OnceLock::new(),
+            waited: Mutex::default(),
+        });
         let weak = Arc::downgrade(&watched);
         let watch = move || {
             while let Some(watched) = weak.upgrade() {
                 watched.refresh();
                 drop(watched);
-                thread::sleep(POLL_INTERVAL);
+                thread::park_timeout(POLL_INTERVAL);
             }
         };
-        thread::Builder::new().name("agents".into()).spawn(watch).map_err(RegistryError::Thread)?;
+        let watcher = thread::Builder::new().name("agents".into()).spawn(watch).map_err(RegistryError::Thread)?;
+        watched.watcher.set(watcher.thread().clone()).ok();
         Ok(watched)
     }
 
@@ -95,14 +108,29 @@ impl WatchedFile {
         self.seen.lock().expect("no code panics while it reloads the file")
     }
 
-    /// Loads a new version because a key is unknown and may have been added since the last poll. Waits for the lock
-    /// only briefly: if the disk hangs, unauthenticated peers must not block more threads.
+    /// Waits briefly for a new version, because a key is unknown and may have been added since the last poll. The watching
+    /// thread reads it: the follower writes what has changed, which must not happen in a task of a runtime. If that hangs,
+    /// unauthenticated peers must not block their callers again and again.
     pub fn refresh_for_unknown_key(&self) {
-        for _ in 0..UNKNOWN_KEY_ATTEMPTS {
-            if let Ok(mut seen) = self.seen.try_lock() {
-                return self.reload_if_changed(&mut seen);
+        let is_unchanged = |seen: &Seen| FileMark::of(&self.file) == seen.mark;
+        if self.seen.try_lock().is_ok_and(|seen| is_unchanged(&seen)) {
+            return;
+        }
+        let now = Instant::now();
+        {
+            let mut waited = self.waited.lock().expect("no code panics while it holds the time");
+            if waited.is_some_and(|waited| now - waited < BETWEEN_WAITS) {
+                return;
             }
+            *waited = Some(now);
+        }
+        let before = self.table();
+        self.watcher.get().inspect(|watcher| watcher.unpark());
+        while now.elapsed() < UNKNOWN_KEY_WAIT {
             thread::sleep(Duration::from_millis(1));
+            if !Arc::ptr_eq(&before, &self.table()) || self.seen.try_lock().is_ok_and(|seen| is_unchanged(&seen)) {
+                return;
+            }
         }
     }
 
