@@ -7,7 +7,7 @@ use crate::directory::HostDirectory;
 use crate::error::{BrokerError, BrokerResult};
 use crate::links::{LocalPartition, LocalPartitions};
 use hashbrown::HashSet;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,8 @@ pub struct ClusterMailboxes {
     slots: Vec<Arc<Slot>>,
     router: Router,
     state: Mutex<State>,
+    /// Held while the mailboxes of a slot change together with the state.
+    changing: Mutex<()>,
     /// The last version of the agents. Held while it is applied, also to a partition that is being opened.
     agents: Mutex<Option<KnownAgents>>,
 }
@@ -45,6 +47,10 @@ pub struct ClusterMailboxes {
 #[derive(Default)]
 struct State {
     local: BTreeMap<Partition, Local>,
+    /// The epochs in which this broker owns partitions, also while they are opened.
+    owned: BTreeMap<Partition, u64>,
+    /// Owned partitions that must not be served for now.
+    suspended: BTreeSet<Partition>,
     names: Option<Arc<dyn Names>>,
     /// Since when partitions are not served.
     unserved: BTreeMap<Partition, Instant>,
@@ -73,10 +79,17 @@ impl ClusterMailboxes {
         let now = Instant::now();
         let unserved = options.partitions.all().map(|partition| (partition, now)).collect();
         let state = Mutex::new(State { unserved, ..State::default() });
-        Arc::new(Self { options, slots, router, state, agents: Mutex::default() })
+        Arc::new(Self { options, slots, router, state, changing: Mutex::default(), agents: Mutex::default() })
     }
 
-    /// Serves a partition that this broker owns from now on. Blocks on its log.
+    /// Notes that this broker owns a partition, before it is opened.
+    pub fn own(&self, partition: Partition, epoch: u64) {
+        let mut state = self.state();
+        state.owned.insert(partition, epoch);
+        state.suspended.remove(&partition);
+    }
+
+    /// Opens a partition that this broker owns, and serves it unless it was closed meanwhile. Blocks on its log.
     pub fn open(&self, partition: Partition, epoch: u64, disk: Arc<dyn Disk>) -> BrokerResult<Arc<BrokerCore>> {
         let CoreOptions { engine, store, reserve_bytes, .. } = self.options.core.clone();
         let core = BrokerCore::open_partition(PartitionOptions {
@@ -85,6 +98,8 @@ impl ClusterMailboxes {
             hosts: Arc::clone(&self.options.hosts),
             core: CoreOptions { engine, store, first_seq: partition.first_seq(), reserve_bytes },
         })?;
+        // The end of an agent depends on which mailboxes are those of hosts.
+        self.state().names.iter().for_each(|names| core.set_names(Arc::clone(names)));
         let known = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(KnownAgents { agents, excepted, audit }) = &*known {
             let is_excepted = |name: &str| excepted.contains(name);
@@ -92,30 +107,55 @@ impl ClusterMailboxes {
                 return Err(BrokerError::Unrecorded);
             }
         }
-        {
+        let _changing = self.changing();
+        let is_suspended = {
             let mut state = self.state();
+            if state.owned.get(&partition) != Some(&epoch) {
+                drop(state);
+                core.close();
+                return Ok(core);
+            }
+            // They may have been set meanwhile.
             state.names.iter().for_each(|names| core.set_names(Arc::clone(names)));
             let local = Local { epoch, core: Arc::clone(&core), links: CancellationToken::new() };
             state.local.insert(partition, local).iter().for_each(|former| former.links.cancel());
-        }
+            state.suspended.contains(&partition)
+        };
         drop(known);
-        self.serve(partition, Some(Arc::clone(&core) as Arc<dyn Mailboxes>));
+        if !is_suspended {
+            self.serve(partition, Some(Arc::clone(&core) as Arc<dyn Mailboxes>));
+        }
         Ok(core)
     }
 
-    /// Stops serving a partition that this broker owned. Blocks until its threads have ended.
-    pub fn close(&self, partition: Partition) {
-        let removed = self.state().local.remove(&partition);
-        if let Some(Local { core, links, .. }) = removed {
-            links.cancel();
-            self.serve(partition, None);
-            core.close();
-        }
+    /// Stops serving a partition that this broker owned in that epoch, or in any. Returns its core, whose
+    /// [`close`](BrokerCore::close) blocks.
+    pub fn withdraw(&self, partition: Partition, epoch: Option<u64>) -> Option<Arc<BrokerCore>> {
+        let _changing = self.changing();
+        let removed = {
+            let mut state = self.state();
+            let is_meant = |known: u64| epoch.is_none_or(|epoch| epoch == known);
+            if state.owned.get(&partition).copied().is_some_and(is_meant) {
+                state.owned.remove(&partition);
+            }
+            let is_served = state.local.get(&partition).is_some_and(|local| is_meant(local.epoch));
+            if is_served { state.local.remove(&partition) } else { None }
+        };
+        let Local { core, links, .. } = removed?;
+        links.cancel();
+        self.serve(partition, None);
+        Some(core)
     }
 
     /// Serves nothing of an owned partition until it is resumed: nothing is pushed, accepted or elided.
     pub fn suspend(&self, partition: Partition) {
-        if self.state().local.contains_key(&partition) {
+        let _changing = self.changing();
+        let is_served = {
+            let mut state = self.state();
+            state.suspended.insert(partition);
+            state.local.contains_key(&partition)
+        };
+        if is_served {
             self.end_links(partition);
             self.serve(partition, None);
         }
@@ -123,13 +163,17 @@ impl ClusterMailboxes {
 
     /// Serves an owned partition again.
     pub fn resume(&self, partition: Partition) {
-        let core = self.state().local.get_mut(&partition).map(|local| {
+        let _changing = self.changing();
+        let mut state = self.state();
+        state.suspended.remove(&partition);
+        let core = state.local.get_mut(&partition).map(|local| {
             // A token that is not cancelled has to end the links that use it.
             if local.links.is_cancelled() {
                 local.links = CancellationToken::new();
             }
             Arc::clone(&local.core)
         });
+        drop(state);
         if let Some(core) = core {
             self.serve(partition, Some(core));
         }
@@ -137,6 +181,7 @@ impl ClusterMailboxes {
 
     /// Sets the mailboxes of a partition at another broker, or none. Ignored for a partition that this broker owns.
     pub fn set_remote(&self, partition: Partition, mailboxes: Option<Arc<dyn Mailboxes>>) {
+        let _changing = self.changing();
         if !self.state().local.contains_key(&partition) {
             self.serve(partition, mailboxes);
         }
@@ -160,6 +205,10 @@ impl ClusterMailboxes {
 
     fn cores(&self) -> Vec<Arc<BrokerCore>> {
         self.state().local.values().map(|local| Arc::clone(&local.core)).collect()
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -91,6 +91,8 @@ pub(crate) struct Shared {
     pub store: Arc<dyn Store>,
     pub clock: Clock,
     pub reserve_bytes: u64,
+    /// It is a partition of a cluster.
+    is_partition: bool,
     failure: OnceLock<BrokerError>,
     failed: CancellationToken,
     closed: CancellationToken,
@@ -135,7 +137,7 @@ impl BrokerCore {
         core.engine.fingerprint_seed = identity.seed;
         core.store.checksum_seed = identity.seed;
         let file = |name| Arc::new(ReplacedFile::new(Arc::clone(&disk), name, identity.seed)) as Arc<dyn StateFile>;
-        let kept = (Claims::open(file("claims")), Generations::open(file("generations"))?);
+        let kept = (Claims::open(file("claims")), Generations::open_shared(file("generations"))?);
         Self::start(disk, identity.id, hosts, kept, core).map(Arc::new)
     }
 
@@ -191,6 +193,7 @@ impl BrokerCore {
             store: Arc::new(store),
             clock,
             reserve_bytes: options.reserve_bytes,
+            is_partition: generations.are_shared(),
             failure: OnceLock::new(),
             failed: CancellationToken::new(),
             closed: CancellationToken::new(),
@@ -206,7 +209,7 @@ impl BrokerCore {
     }
 
     /// Refuses new messages, writes pending records, joins the threads and gives up the lock of the folder.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         {
             let mut state = self.shared.lock();
             state.stopping = true;
@@ -237,7 +240,12 @@ impl BrokerCore {
         is_excepted: &dyn Fn(&str) -> bool,
         audit: Option<&AuditLog>,
     ) -> bool {
-        self.generations.update(agents, is_excepted, |name, change| agent_ends::apply(self, audit, name, change))
+        let is_recorded =
+            self.generations.update(agents, is_excepted, |name, change| agent_ends::apply(self, audit, name, change));
+        if !is_recorded {
+            self.shared.fail_if_partition("generations");
+        }
+        is_recorded
     }
 
     /// Runs one engine step.
@@ -326,6 +334,15 @@ impl Shared {
 
     pub fn has_failed(&self) -> bool {
         self.failed.is_cancelled()
+    }
+
+    /// Gives up a partition whose state file could not be written: its log is closed to this broker. A folder may take the
+    /// next write, so its broker goes on.
+    pub fn fail_if_partition(&self, file: &str) {
+        if self.is_partition {
+            let source = std::io::Error::other("a write of its state failed");
+            self.fail(StoreError::Io { what: "write", file: file.to_owned(), source });
+        }
     }
 
     pub fn wake_writer_if_due(&self, state: &State) {

@@ -1,7 +1,12 @@
 //! The generations of the registered agents: how many agents of a name have ended, and which one has the name now.
 //!
-//! What an agent began ends with it, also if the broker is not running when its credential is revoked: the file tells which agent had each name when the broker last looked, and below which message everything of
-//! earlier generations has to be removed.
+//! What an agent began ends with it, also if the broker is not running when its credential is revoked: the file tells which
+//! agent had each name when the broker last looked, and below which message everything of earlier generations has to be
+//! removed.
+//!
+//! In a cluster the file moves with its partition, so it may be newer than what the broker knows of the agents. There an
+//! agent ends only by evidence, which is a revocation of itself or a later agent of its name, and never because it is
+//! missing.
 
 use crate::error::{BrokerError, BrokerResult};
 use crate::state_file::StateFile;
@@ -9,11 +14,13 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use toolbus_engine::Seq;
-use toolbus_identity::{AgentState, Agents};
+use toolbus_identity::{AgentState, Agents, RegisteredAgent};
 
 /// The generation of each name, kept in a file.
 pub struct Generations {
     file: Arc<dyn StateFile>,
+    /// The agents are those of a cluster.
+    are_shared: bool,
     state: Mutex<State>,
 }
 
@@ -28,6 +35,8 @@ struct State {
 struct Known {
     /// The agent that has the name; `None` after it was revoked.
     incarnation: Option<u64>,
+    /// The latest agent that had the name.
+    latest: u64,
     /// Number of agents of that name that have ended.
     generation: u64,
     /// Messages of earlier generations are below it.
@@ -51,15 +60,29 @@ impl Generations {
     /// Reads the generations. A file that can't be read is an error: without it, an agent could inherit what another one of
     /// its name began, and to remove all messages instead would lose those of all agents.
     pub fn open(file: Arc<dyn StateFile>) -> BrokerResult<Self> {
+        Self::open_as(file, false)
+    }
+
+    /// Like [`open`](Self::open), for a partition of a cluster.
+    pub fn open_shared(file: Arc<dyn StateFile>) -> BrokerResult<Self> {
+        Self::open_as(file, true)
+    }
+
+    fn open_as(file: Arc<dyn StateFile>, are_shared: bool) -> BrokerResult<Self> {
         let read = match file.read() {
             Ok(Some(bytes)) => parse(&bytes).ok_or_else(|| "it is damaged".to_owned()),
             Ok(None) => Ok(BTreeMap::new()),
             Err(error) => Err(error.to_string()),
         };
         match read {
-            Ok(known) => Ok(Self { file, state: Mutex::new(State { known, is_unsaved: false }) }),
+            Ok(known) => Ok(Self { file, are_shared, state: Mutex::new(State { known, is_unsaved: false }) }),
             Err(reason) => Err(BrokerError::Generations { file: file.name().into(), reason }),
         }
+    }
+
+    /// Whether the agents are those of a cluster.
+    pub fn are_shared(&self) -> bool {
+        self.are_shared
     }
 
     /// The names of which a generation has ended, each with its current generation and the end of earlier messages.
@@ -90,7 +113,11 @@ impl Generations {
             let agent = agents.get(&name);
             let incarnation = agent.filter(|agent| agent.state != AgentState::Revoked).map(|agent| agent.incarnation);
             let earlier = state.known.get(&name).copied();
+            if self.are_shared && is_old(earlier, agent) {
+                continue;
+            }
             let mut known = earlier.unwrap_or_default();
+            known.latest = agent.map_or(known.latest, |agent| known.latest.max(agent.incarnation));
             let has_ended = match earlier {
                 Some(earlier) => earlier.incarnation.is_some() && earlier.incarnation != incarnation,
                 None => incarnation.is_none(),
@@ -130,10 +157,21 @@ impl Generations {
     }
 }
 
+/// Whether this is not the latest that is known of an agent.
+fn is_old(known: Option<Known>, agent: Option<&RegisteredAgent>) -> bool {
+    let Some(known) = known else { return agent.is_none() };
+    agent.is_none_or(|agent| {
+        let is_same = agent.incarnation == known.latest;
+        // A revocation is final.
+        let is_undone = is_same && known.incarnation.is_none() && agent.state != AgentState::Revoked;
+        agent.incarnation < known.latest || is_undone
+    })
+}
+
 fn to_json(known: &BTreeMap<String, Known>) -> String {
     let entry = |known: &Known| {
-        let Known { incarnation, generation, before, .. } = known;
-        json!({"incarnation": incarnation, "generation": generation, "before": before})
+        let Known { incarnation, latest, generation, before, .. } = known;
+        json!({"incarnation": incarnation, "latest": latest, "generation": generation, "before": before})
     };
     let entries: serde_json::Map<String, Value> =
         known.iter().map(|(name, known)| (name.clone(), entry(known))).collect();
@@ -145,7 +183,10 @@ fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Known>> {
     let known = |entry: &Value| {
         let number = |key: &str| entry.get(key)?.as_u64();
         let (generation, before) = (number("generation")?, number("before")?);
-        Some(Known { incarnation: number("incarnation"), generation, before, expired: false })
+        let incarnation = number("incarnation");
+        // Absent in files of earlier versions.
+        let latest = number("latest").or(incarnation).unwrap_or_default();
+        Some(Known { incarnation, latest, generation, before, expired: false })
     };
     entries.iter().map(|(name, entry)| Some((name.clone(), known(entry)?))).collect()
 }
@@ -156,7 +197,6 @@ mod tests {
     use crate::state_file::FolderFile;
     use std::fs;
     use std::path::Path;
-    use toolbus_identity::RegisteredAgent;
 
     fn agents(all: &[(&str, u64, AgentState)]) -> Agents {
         let agent = |incarnation, state| RegisteredAgent { incarnation, state };
@@ -205,6 +245,34 @@ mod tests {
         assert_eq!(ended, [("ana".to_owned(), 2, 7), ("bo".to_owned(), 2, 7)]);
         fs::write(folder.path().join(FILE), "{").expect("writable");
         assert!(matches!(try_open(folder.path()), Err(BrokerError::Generations { .. })));
+    }
+
+    #[test]
+    fn an_agent_of_a_cluster_ends_only_by_evidence() {
+        use AgentState::{Expired, Revoked, Valid};
+        let folder = tempfile::tempdir().expect("a folder");
+        let check = |all: &[(&str, u64, AgentState)], expected: &[Change]| {
+            let file = Arc::new(FolderFile(folder.path().join(FILE)));
+            let mut changes = Vec::new();
+            let mut apply = |_: &str, change| {
+                changes.push(change);
+                7
+            };
+            let generations = Generations::open_shared(file).expect("readable");
+            assert!(generations.update(&agents(all), |_| false, &mut apply));
+            assert_eq!(changes, expected, "{all:?}");
+        };
+        check(&[("ana", 5, Valid)], &[]);
+        check(&[], &[]);
+        check(&[("ana", 4, Valid)], &[]);
+        check(&[("ana", 4, Revoked)], &[]);
+        check(&[("ana", 5, Expired)], &[Change::Expired]);
+        check(&[("ana", 6, Valid)], &[Change::Ended]);
+        check(&[("ana", 5, Valid)], &[]);
+        check(&[("ana", 6, Revoked)], &[Change::Ended]);
+        check(&[("ana", 6, Valid)], &[]);
+        check(&[("ana", 6, Revoked), ("bo", 1, Revoked)], &[Change::Ended]);
+        check(&[("ana", 7, Valid)], &[]);
     }
 
     #[test]

@@ -37,6 +37,13 @@ pub fn subscribe(shared: &Arc<Shared>, claims: &Claims, conn: ConnId, mailbox: A
         for _ in 0..MAX_CLAIMS_IN_A_ROW {
             if let Some(writing) = claim(&shared, &claims, &mailbox, claimed.clone()) {
                 writing.await.ok();
+                if !claims.are_saved() {
+                    // Of a partition, no call may be pushed to a journal that the next owner would not know of.
+                    shared.fail_if_partition("claims");
+                    if shared.has_failed() {
+                        return;
+                    }
+                }
             }
             // Calls that were pushed to another host that has claimed the mailbox since would be taken for new ones.
             if claims.if_current(&mailbox, &claimed, || shared.submit(conn, [Command::Subscribe])) {

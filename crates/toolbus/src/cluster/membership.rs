@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use toolbus_base::Backoff;
 use toolbus_broker::{ClusterMailboxes, LinkError, Links};
@@ -31,36 +31,48 @@ pub struct Membership {
 type Failed = mpsc::Sender<(Partition, u64)>;
 
 impl Membership {
-    /// Carries out the events until `stop`, then releases all partitions, so that other brokers take them over at once.
+    /// Carries out the events until `stop`, then releases all partitions, so that other brokers take them over at once. What
+    /// blocks on a log runs beside: a log that does not answer must not delay the events of other partitions.
     pub async fn run(self, mut ownership: Ownership, stop: CancellationToken) {
         let (failed, mut failures) = mpsc::channel(MAX_FAILED);
         // Dropping the guard of a partition ends its attempts to reach the owner.
         let mut remote: HashMap<Partition, DropGuard> = HashMap::new();
+        let mut closing = JoinSet::new();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 Some((partition, epoch)) = failures.recv() => {
-                    self.close(partition).await;
+                    self.close(partition, Some(epoch), &mut closing);
                     ownership.closed(partition, epoch).await;
                 }
                 event = ownership.next() => match event {
-                    Some(event) => self.handle(event, &mut remote, &failed).await,
+                    Some(event) => self.handle(event, &mut remote, &failed, &mut closing),
                     None => break,
                 },
+                Some(_) = closing.join_next() => {}
             }
         }
         // Accepted messages become durable before the next owners begin.
-        let owned = self.mailboxes.owned();
-        futures_util::future::join_all(owned.into_iter().map(|partition| self.close(partition))).await;
+        for partition in self.mailboxes.owned() {
+            self.close(partition, None, &mut closing);
+        }
+        closing.join_all().await;
         ownership.leave(LEAVING).await;
         self.mirrors.remove_all();
     }
 
-    async fn handle(&self, event: OwnershipEvent, remote: &mut HashMap<Partition, DropGuard>, failed: &Failed) {
+    fn handle(
+        &self,
+        event: OwnershipEvent,
+        remote: &mut HashMap<Partition, DropGuard>,
+        failed: &Failed,
+        closing: &mut JoinSet<()>,
+    ) {
         match event {
             OwnershipEvent::Owned { partition, epoch, disk } => {
                 remote.remove(&partition);
-                self.open(partition, epoch, disk, failed).await;
+                self.mailboxes.own(partition, epoch);
+                tokio::spawn(open(Arc::clone(&self.mailboxes), partition, epoch, disk, failed.clone()));
             }
             OwnershipEvent::Elsewhere { partition, epoch, owner, address } => {
                 let token = CancellationToken::new();
@@ -79,49 +91,43 @@ impl Membership {
             }
             OwnershipEvent::Suspended(partition) => {
                 tracing::warn!(partition = partition.0, "NATS does not confirm: the partition is not served for now");
-                self.links.close(partition);
                 self.mailboxes.suspend(partition);
             }
             OwnershipEvent::Resumed(partition) => self.mailboxes.resume(partition),
-            OwnershipEvent::Lost(partition) => self.close(partition).await,
+            OwnershipEvent::Lost(partition) => self.close(partition, None, closing),
         }
     }
 
-    /// Serves a partition of this broker, and reports when its store fails.
-    async fn open(&self, partition: Partition, epoch: u64, disk: StreamDisk, failed: &Failed) {
-        let mailboxes = Arc::clone(&self.mailboxes);
-        let opened = spawn_blocking(move || mailboxes.open(partition, epoch, Arc::new(disk))).await;
-        let core = match opened {
-            Ok(Ok(core)) => core,
-            Ok(Err(error)) => {
-                tracing::error!(partition = partition.0, %error, "a partition can't be opened");
-                failed.try_send((partition, epoch)).ok();
-                return;
-            }
-            Err(_) => return,
-        };
-        tracing::info!(partition = partition.0, epoch, "serving a partition");
-        let failed = failed.clone();
-        let core = Arc::downgrade(&core);
-        tokio::spawn(async move {
-            // The core ends by itself when the partition is closed.
-            let Some(failure) = core.upgrade().map(|core| core.failure()) else { return };
-            if let Some(error) = failure.await {
-                tracing::warn!(partition = partition.0, %error, "the store of a partition failed");
-                failed.send((partition, epoch)).await.ok();
-            }
-        });
-    }
-
-    /// Fronts are told first, so that they don't wait for answers that will not come.
-    async fn close(&self, partition: Partition) {
-        self.links.close(partition);
-        let (mailboxes, mirrors) = (Arc::clone(&self.mailboxes), Arc::clone(&self.mirrors));
-        let closing = spawn_blocking(move || {
-            mailboxes.close(partition);
+    /// Stops serving a partition at once, also to other brokers, and ends its core beside.
+    fn close(&self, partition: Partition, epoch: Option<u64>, closing: &mut JoinSet<()>) {
+        let Some(core) = self.mailboxes.withdraw(partition, epoch) else { return };
+        let mirrors = Arc::clone(&self.mirrors);
+        closing.spawn_blocking(move || {
+            core.close();
             mirrors.remove(partition);
         });
-        closing.await.ok();
+    }
+}
+
+/// Serves a partition of this broker, and reports when its store fails.
+async fn open(mailboxes: Arc<ClusterMailboxes>, partition: Partition, epoch: u64, disk: StreamDisk, failed: Failed) {
+    let opened = spawn_blocking(move || mailboxes.open(partition, epoch, Arc::new(disk))).await;
+    let core = match opened {
+        Ok(Ok(core)) => core,
+        Ok(Err(error)) => {
+            tracing::error!(partition = partition.0, %error, "a partition can't be opened");
+            failed.send((partition, epoch)).await.ok();
+            return;
+        }
+        Err(_) => return,
+    };
+    tracing::info!(partition = partition.0, epoch, "serving a partition");
+    // The core ends by itself when the partition is closed.
+    let failure = core.failure();
+    drop(core);
+    if let Some(error) = failure.await {
+        tracing::warn!(partition = partition.0, %error, "the store of a partition failed");
+        failed.send((partition, epoch)).await.ok();
     }
 }
 

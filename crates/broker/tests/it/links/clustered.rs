@@ -73,7 +73,7 @@ async fn a_partition_ends_its_links_itself() {
     // Not suspended before: the links stay, and still end with the partition.
     member.mailboxes.resume(PARTITION);
     assert!(!link.closed.is_cancelled());
-    member.mailboxes.close(PARTITION);
+    member.mailboxes.withdraw(PARTITION, None).expect("it was owned").close();
     within("the end by closing", link.closed.cancelled()).await;
     member.expect_no_link().await;
 }
