@@ -89,8 +89,8 @@ impl ClusterMailboxes {
         state.suspended.remove(&partition);
     }
 
-    /// Opens a partition that this broker owns, and serves it unless it was closed meanwhile. Blocks on its log.
-    pub fn open(&self, partition: Partition, epoch: u64, disk: Arc<dyn Disk>) -> BrokerResult<Arc<BrokerCore>> {
+    /// Opens a partition that this broker owns, and serves it. Returns `None` if it was withdrawn meanwhile. Blocks on its log.
+    pub fn open(&self, partition: Partition, epoch: u64, disk: Arc<dyn Disk>) -> BrokerResult<Option<Arc<BrokerCore>>> {
         let CoreOptions { engine, store, reserve_bytes, .. } = self.options.core.clone();
         let core = BrokerCore::open_partition(PartitionOptions {
             disk,
@@ -113,7 +113,7 @@ impl ClusterMailboxes {
             if state.owned.get(&partition) != Some(&epoch) {
                 drop(state);
                 core.close();
-                return Ok(core);
+                return Ok(None);
             }
             // They may have been set meanwhile.
             state.names.iter().for_each(|names| core.set_names(Arc::clone(names)));
@@ -125,7 +125,7 @@ impl ClusterMailboxes {
         if !is_suspended {
             self.serve(partition, Some(Arc::clone(&core) as Arc<dyn Mailboxes>));
         }
-        Ok(core)
+        Ok(Some(core))
     }
 
     /// Stops serving a partition that this broker owned in that epoch, or in any. Returns its core, whose
@@ -187,9 +187,9 @@ impl ClusterMailboxes {
         }
     }
 
-    /// The partitions that this broker owns.
+    /// The partitions that this broker owns, also those that are being opened.
     pub fn owned(&self) -> Vec<Partition> {
-        self.state().local.keys().copied().collect()
+        self.state().owned.keys().copied().collect()
     }
 
     fn serve(&self, partition: Partition, mailboxes: Option<Arc<dyn Mailboxes>>) {

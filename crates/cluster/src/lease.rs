@@ -9,6 +9,11 @@
 
 use crate::planted::{self, PlantedBug};
 
+/// After this time without a failure, the next one counts as the first.
+const FORGIVEN: Millis = 600_000;
+/// How often the pause after a failure is doubled.
+const LONGEST_PAUSE: u32 = 2;
+
 /// Milliseconds of this broker's monotonic clock.
 pub type Millis = u64;
 
@@ -119,6 +124,9 @@ pub struct Lease {
     state: State,
     /// The partition is left to others until then.
     yields_until: Millis,
+    /// How often serving it has failed lately, and when it did last.
+    failures: u32,
+    failed_at: Millis,
 }
 
 /// The record, and when it last changed.
@@ -157,7 +165,7 @@ enum State {
 impl Lease {
     /// Begins to watch a partition as that broker.
     pub fn new(me: impl Into<String>, options: LeaseOptions) -> Self {
-        Self { me: me.into(), options, seen: None, state: State::Watching, yields_until: 0 }
+        Self { me: me.into(), options, seen: None, state: State::Watching, yields_until: 0, failures: 0, failed_at: 0 }
     }
 
     /// The epoch that this broker serves now.
@@ -293,10 +301,16 @@ impl Lease {
         }
     }
 
-    /// The partition is released and left alone for a while, so that a broker that reaches the log can claim it.
+    /// The partition is released and left alone for a while, longer after each failure, so that a broker that can serve it
+    /// claims it.
     fn closed(&mut self, now: Millis, of: u64, effects: &mut Vec<LeaseEffect>) {
         if matches!(self.state, State::Owning { epoch, .. } | State::TakingOver { epoch, .. } if epoch == of) {
-            self.yields_until = self.yields_until.max(now + self.options.renewal);
+            if now.saturating_sub(self.failed_at) > FORGIVEN {
+                self.failures = 0;
+            }
+            let pause = self.options.renewal.saturating_mul(3 << self.failures.min(LONGEST_PAUSE));
+            (self.failures, self.failed_at) = (self.failures + 1, now);
+            self.yields_until = self.yields_until.max(now + pause);
             self.release(now, effects);
         }
     }

@@ -47,7 +47,7 @@ struct Records {
     folder: AgentsFolder,
     /// The records of the bucket and their revisions.
     shared: BTreeMap<String, (u64, SharedRecord)>,
-    /// The records that the file had after the last join.
+    /// The records that the file has since the last join.
     joined: BTreeMap<String, SharedRecord>,
     /// The version of the file that was joined.
     mark: Option<AgentsMark>,
@@ -131,17 +131,13 @@ impl Records {
         loop {
             let folder = self.folder.clone();
             let shared = self.shared.iter().map(|(name, (_, record))| (name.clone(), record.clone())).collect();
-            let before = std::mem::take(&mut self.joined);
             let joining = spawn_blocking(move || {
                 // Taken before, so that a change during the join is noticed.
                 let mark = folder.mark();
-                let joined = folder.join(&shared, &before);
-                (mark, before, joined)
+                folder.join(&shared).map(|joined| (mark, joined))
             });
-            let (mark, before, joined) = joining.await.map_err(ClusterError::request("join the agents"))?;
-            self.joined = joined.as_ref().map_or(before, BTreeMap::clone);
-            joined.map_err(ClusterError::request("join the agents of the cluster"))?;
-            self.mark = mark;
+            let joined = joining.await.map_err(ClusterError::request("join the agents"))?;
+            (self.mark, self.joined) = joined.map_err(ClusterError::request("join the agents of the cluster"))?;
             if self.write_missing().await? {
                 return Ok(());
             }

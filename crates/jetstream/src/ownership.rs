@@ -3,7 +3,7 @@
 
 mod other_brokers;
 
-use crate::members::{self, Members};
+use crate::members::Members;
 use crate::{BucketChange, Cluster, ClusterError, JetStreamLog, LeaseChange, Leases};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -23,6 +23,8 @@ use toolbus_wal::{ChecksumKey, Disk};
 const TICK: Duration = Duration::from_millis(100);
 /// How long a connection attempt to a silent owner may take.
 const PROBE: Duration = Duration::from_millis(500);
+/// A partition that came back moves again only after this time: the preferred broker may be unable to serve it.
+const BETWEEN_MOVES_OF_ONE: Duration = Duration::from_secs(300);
 /// How long a broker has to be a member before partitions move to it.
 const SETTLED: Duration = Duration::from_secs(10);
 /// The record of a broker that was silent for so long is removed.
@@ -184,7 +186,9 @@ struct Node {
     events: mpsc::Sender<OwnershipEvent>,
     started: Instant,
     announced: Option<Instant>,
+    /// When a partition was released for another broker, and when each of them was.
     moved: Instant,
+    moved_each: HashMap<Partition, Instant>,
     is_leaving: bool,
 }
 
@@ -212,6 +216,7 @@ impl Node {
             started: now,
             announced: None,
             moved: now,
+            moved_each: HashMap::new(),
             is_leaving: false,
         }
     }
@@ -379,30 +384,9 @@ impl Node {
             self.handle(partition, LeaseEvent::Tick);
         }
         let now = Instant::now();
-        let renewal = Self::millis(self.options.lease.renewal);
-        if !self.is_leaving && self.announced.is_none_or(|at| now - at >= renewal) {
-            self.announced = Some(now);
-            let (leases, options) = (self.leases.clone(), &self.options);
-            let (name, address, place) = (options.name.clone(), options.address.clone(), options.place.clone());
-            self.work.spawn(async move {
-                members::announce(&leases, &name, address, place).await;
-                Done::Nothing
-            });
-        }
+        self.announce(now);
         self.forget_gone(now);
         self.probe_silent();
         self.move_to_preferred(now);
-    }
-
-    fn leave(&mut self) {
-        if std::mem::replace(&mut self.is_leaving, true) {
-            return;
-        }
-        // Its record is removed first, so that no broker leaves the partitions to this one.
-        let (leases, key) = (self.leases.clone(), format!("{}{}", members::PREFIX, self.options.name));
-        self.work.spawn(async move {
-            leases.remove(&key).await.ok();
-            Done::Left
-        });
     }
 }

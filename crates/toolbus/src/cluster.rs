@@ -130,8 +130,12 @@ impl ClusterArgs {
     }
 
     /// The address of this broker for the others.
-    pub fn advertised(&self, listening: SocketAddr) -> String {
-        self.advertise.clone().unwrap_or_else(|| listening.to_string())
+    pub fn advertised(&self, listening: SocketAddr) -> Result<String, Failure> {
+        match &self.advertise {
+            Some(address) => Ok(address.clone()),
+            None if listening.ip().is_unspecified() => Err(Failure::NoAdvertisedAddress { address: listening }),
+            None => Ok(listening.to_string()),
+        }
     }
 }
 

@@ -61,6 +61,8 @@ pub enum Failure {
     Cluster(#[from] ClusterError),
     #[error("can't use the data folder {} in a cluster: {source}", folder.display())]
     ClusterFolder { folder: PathBuf, source: MirrorError },
+    #[error("other brokers can't reach this one at {address}")]
+    NoAdvertisedAddress { address: SocketAddr },
     #[error("a cluster can't have {wanted} partitions")]
     Partitions { wanted: u16 },
     #[error("{replicas} copies of each stream would not survive the loss of a NATS server")]

@@ -27,26 +27,21 @@ impl AgentsFolder {
     }
 
     /// Joins records of other brokers into the file. Returns the records by name as they are now; records that can't be
-    /// read are left out. An agent that was in `before` and is missing from the file was removed by hand: it is revoked.
+    /// read are left out. An agent that is missing from the file is added again: the file may be an older copy, or gone, and
+    /// must not end the agents of a whole fleet.
     pub fn join(
         &self,
         records: &BTreeMap<String, SharedRecord>,
-        before: &BTreeMap<String, SharedRecord>,
     ) -> Result<BTreeMap<String, SharedRecord>, RegistryError> {
         self.change(|file| {
             for (name, text) in records {
-                let Some(mut theirs) = AgentRecord::parse(name, text) else {
+                let Some(theirs) = AgentRecord::parse(name, text) else {
                     tracing::error!(agent = name, "the shared record of an agent is damaged; it is ignored");
                     continue;
                 };
                 match file.agent_mut(name) {
                     Some(ours) => ours.join(theirs),
-                    None => {
-                        if before.contains_key(name) {
-                            theirs.revoked.get_or_insert_with(Timestamp::now);
-                        }
-                        file.agents.push(theirs);
-                    }
+                    None => file.agents.push(theirs),
                 }
             }
             file.check().map_err(|reason| RegistryError::Bad { path: self.file(), reason })?;
@@ -68,7 +63,7 @@ impl AgentRecord {
     }
 
     /// Joins two records of a name: commutative, associative and idempotent. The later agent has the name; of two records
-    /// of one agent, each key ends at the earlier of its ends, and a revocation stays.
+    /// of one agent, each key ends at the earlier of its ends, a revocation stays, and a right that one lacks is gone.
     fn join(&mut self, theirs: Self) {
         if theirs.identity() != self.identity() {
             if theirs.identity() > self.identity() {
@@ -77,6 +72,7 @@ impl AgentRecord {
             return;
         }
         self.revoked = earlier(self.revoked, theirs.revoked);
+        (self.host, self.operator) = (self.host && theirs.host, self.operator && theirs.operator);
         for key in theirs.keys {
             match self.keys.iter_mut().find(|known| known.id == key.id) {
                 Some(known) => known.join(&key),
@@ -89,8 +85,8 @@ impl AgentRecord {
     }
 
     /// What makes it this agent and no other: brokers could add two of one name at the same time.
-    fn identity(&self) -> (Timestamp, &str, bool, bool) {
-        (self.created, &self.role, self.host, self.operator)
+    fn identity(&self) -> (Timestamp, &str) {
+        (self.created, &self.role)
     }
 }
 
@@ -187,7 +183,7 @@ mod tests {
         let mut records: BTreeMap<String, SharedRecord> =
             bad.into_iter().map(|(name, record)| (name.to_owned(), record)).collect();
         records.insert("ana".into(), good.clone());
-        let joined = agents.join(&records, &BTreeMap::new()).expect("joined");
+        let joined = agents.join(&records).expect("joined");
         assert_eq!(joined, BTreeMap::from([("ana".to_owned(), good)]));
     }
 }

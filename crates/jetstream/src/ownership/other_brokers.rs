@@ -1,6 +1,6 @@
 //! How a broker treats the other ones: partitions move to the broker that should own them, and silent owners are probed.
 
-use super::{BETWEEN_MOVES, Done, FORGOTTEN, Node, PROBE, SETTLED};
+use super::{BETWEEN_MOVES, BETWEEN_MOVES_OF_ONE, Done, FORGOTTEN, Node, PROBE, SETTLED};
 use crate::members;
 use std::collections::HashSet;
 use std::io;
@@ -71,9 +71,13 @@ impl Node {
         let mut owned: Vec<Partition> = self.owned.iter().copied().collect();
         owned.sort_unstable();
         // Released, it is free at once; other members leave it to the preferred one for a moment.
-        if let Some(partition) =
-            owned.into_iter().find(|partition| self.preferred(*partition, now).is_some_and(answers))
-        {
+        let may_move = |partition: &Partition| {
+            let moved = self.moved_each.get(partition);
+            moved.is_none_or(|moved| now - *moved > BETWEEN_MOVES_OF_ONE)
+                && self.preferred(*partition, now).is_some_and(answers)
+        };
+        if let Some(partition) = owned.into_iter().find(may_move) {
+            self.moved_each.insert(partition, now);
             self.moved = now;
             self.handle(partition, LeaseEvent::Release);
             self.handle(partition, LeaseEvent::Wanted { after: self.options.lease.renewal * 2 });
@@ -88,6 +92,33 @@ impl Node {
             let (leases, key) = (self.leases.clone(), format!("{}{broker}", members::PREFIX));
             self.work.spawn(async move {
                 leases.erase(&key).await.ok();
+                Done::Nothing
+            });
+        }
+    }
+
+    /// Gives everything up. Carried out by the next steps.
+    pub(super) fn leave(&mut self) {
+        if std::mem::replace(&mut self.is_leaving, true) {
+            return;
+        }
+        // Its record is removed first, so that no broker leaves the partitions to this one.
+        let (leases, key) = (self.leases.clone(), format!("{}{}", members::PREFIX, self.options.name));
+        self.work.spawn(async move {
+            leases.remove(&key).await.ok();
+            Done::Left
+        });
+    }
+
+    /// Renews the record of this broker.
+    pub(super) fn announce(&mut self, now: Instant) {
+        let renewal = Self::millis(self.options.lease.renewal);
+        if !self.is_leaving && self.announced.is_none_or(|at| now - at >= renewal) {
+            self.announced = Some(now);
+            let (leases, options) = (self.leases.clone(), &self.options);
+            let (name, address, place) = (options.name.clone(), options.address.clone(), options.place.clone());
+            self.work.spawn(async move {
+                members::announce(&leases, &name, address, place).await;
                 Done::Nothing
             });
         }

@@ -113,13 +113,13 @@ impl Membership {
 async fn open(mailboxes: Arc<ClusterMailboxes>, partition: Partition, epoch: u64, disk: StreamDisk, failed: Failed) {
     let opened = spawn_blocking(move || mailboxes.open(partition, epoch, Arc::new(disk))).await;
     let core = match opened {
-        Ok(Ok(core)) => core,
+        Ok(Ok(Some(core))) => core,
         Ok(Err(error)) => {
             tracing::error!(partition = partition.0, %error, "a partition can't be opened");
             failed.send((partition, epoch)).await.ok();
             return;
         }
-        Err(_) => return,
+        Ok(Ok(None)) | Err(_) => return,
     };
     tracing::info!(partition = partition.0, epoch, "serving a partition");
     // The core ends by itself when the partition is closed.

@@ -129,8 +129,14 @@ pub async fn run(args: BrokerCommandArgs) -> Result<(), Failure> {
         local.ship_audit.clone(),
     );
     let mode = broker_args.identities();
-    let mut broker = broker_args.open_in(args.cluster.is_given().then_some(&args.cluster)).await?;
-    let member = broker.join().await?;
+    let opening = async {
+        let mut broker = broker_args.open_in(args.cluster.is_given().then_some(&args.cluster)).await?;
+        let member = broker.join().await?;
+        Ok::<_, Failure>((broker, member))
+    };
+    // NATS may be away for long.
+    let Some(opened) = stop.run_until_cancelled(opening).await else { return Ok(()) };
+    let (broker, member) = opened?;
     let warnings = args.endpoint.warnings(&roles, broker.shared_token);
     endpoint::mount(&broker, args.endpoint)?;
     let mut text = broker.startup_lines();
@@ -235,8 +241,10 @@ impl BrokerArgs {
             Mailboxes::Folder(core) => BrokerServer::with_authenticator(core, Arc::clone(&authenticator), options),
             Mailboxes::Cluster(core) => BrokerServer::with_authenticator(core, Arc::clone(&authenticator), options),
         };
-        let joining =
-            joining.map(|(cluster, args)| Joining::new(cluster, args.advertised(address), is_secure, self.max_frame));
+        let joining = match joining {
+            Some((cluster, args)) => Some(Joining::new(cluster, args.advertised(address)?, is_secure, self.max_frame)),
+            None => None,
+        };
         Ok(OpenBroker {
             server,
             joining,

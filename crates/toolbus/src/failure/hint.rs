@@ -146,6 +146,7 @@ impl Failure {
                 "it may be the token of another broker or a part of one; on the broker's machine, `toolbus agent list` \
                  shows the agents and `toolbus agent rotate NAME` issues a new token",
             ),
+            Self::NoAdvertisedAddress { .. } => Some("give the address of this machine with --advertise HOST:PORT"),
             Self::Partitions { .. } => Some("choose 1 to 256 with --partitions"),
             Self::TooFewReplicas { .. } => {
                 Some("three or more, or accept with --allow-single that the loss of one NATS server can lose messages")
