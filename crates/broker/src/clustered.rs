@@ -12,13 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use toolbus_audit::AuditLog;
-use toolbus_cluster::{Partition, Partitions, Router, Slot};
+use toolbus_cluster::{Partition, Partitions, Router, Slot, SlotClock};
 use toolbus_engine::{Command, ConnId, Mailboxes, Names, Outbox, Peer, Window};
 use toolbus_identity::{Agents, Identity};
 use toolbus_store::Disk;
 
 /// A broker is not ready if a partition has had no owner for longer than a change of ownership may take.
 const OWNERLESS_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long commands wait for the owner of a partition. Longer than a takeover from a silent broker.
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// Options of [`ClusterMailboxes`].
 pub struct ClusterMailboxesOptions {
@@ -73,11 +76,12 @@ struct KnownAgents {
 impl ClusterMailboxes {
     /// No partition is served yet.
     pub fn new(options: ClusterMailboxesOptions) -> Arc<Self> {
-        let slots: Vec<Arc<Slot>> = options.partitions.all().map(|_| Arc::default()).collect();
+        let started = Instant::now();
+        let clock: SlotClock = Arc::new(move || started.elapsed().as_millis() as u64);
+        let slots: Vec<Arc<Slot>> = options.partitions.all().map(|_| Arc::new(Slot::new(Arc::clone(&clock)))).collect();
         let mailboxes = slots.iter().map(|slot| Arc::clone(slot) as Arc<dyn Mailboxes>).collect();
         let router = Router::new(mailboxes).expect("`Partitions` has a valid number");
-        let now = Instant::now();
-        let unserved = options.partitions.all().map(|partition| (partition, now)).collect();
+        let unserved = options.partitions.all().map(|partition| (partition, started)).collect();
         let state = Mutex::new(State { unserved, ..State::default() });
         Arc::new(Self { options, slots, router, state, changing: Mutex::default(), agents: Mutex::default() })
     }
@@ -145,6 +149,11 @@ impl ClusterMailboxes {
         links.cancel();
         self.serve(partition, None);
         Some(core)
+    }
+
+    /// Ends connections whose commands wait for too long for the owner of a partition. To be called every second or so.
+    pub fn end_waiting(&self) {
+        self.slots.iter().for_each(|slot| slot.end_waiting(MAX_WAIT.as_millis() as u64));
     }
 
     /// Serves nothing of an owned partition until it is resumed: nothing is pushed, accepted or elided.

@@ -53,8 +53,9 @@ impl StoredDirectory {
 
     /// Reads the stored manifests. Blocks.
     pub fn open(storage: Box<dyn HostStorage>) -> io::Result<Self> {
-        let mut owners = storage.read_owners()?;
+        // Manifests first: a storage may forget the owners of those that are too old.
         let mut stored = storage.read_manifests(KEPT_WHILE_AWAY)?;
+        let mut owners = storage.read_owners()?;
         let is_shared = storage.is_shared();
         // In a shared storage, the manifests of a host without any may be on their way.
         if !is_shared {

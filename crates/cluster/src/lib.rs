@@ -44,7 +44,7 @@ pub use placement::preferred;
 pub use planted::PlantedBug;
 pub use replicated_log::{Append, AppendError, Bounds, LogError, ReplicatedLog};
 pub use router::Router;
-pub use slot::Slot;
+pub use slot::{Slot, SlotClock};
 pub use stream_disk::StreamDisk;
 pub use takeover::{TakeoverError, take_over};
 pub use writer::Closed;

@@ -4,21 +4,27 @@
 //! Connections stay attached to a slot while its mailboxes change. One that has done nothing there but subscribe is attached
 //! to the new mailboxes without noticing. For any other, deliveries may be unconfirmed and messages unacknowledged: it is told
 //! to end ([`Outgoing::Moved`]), and its peer connects again and repeats what was not confirmed. Commands wait in the slot
-//! while there are no mailboxes.
+//! while there are no mailboxes, and their deadlines run.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use toolbus_engine::{Command, ConnId, Mailboxes, Outbox, Outgoing, Peer, Refusal};
+use toolbus_engine::{Command, ConnId, Delivery, Mailboxes, Outbox, Outgoing, Peer, Refusal};
 
 /// Maximum number of commands of a connection that wait for mailboxes. One with more is told to end; its peer tries again.
 const MAX_WAITING: usize = 4096;
 /// Maximum size of the messages among them, of one connection.
 const MAX_WAITING_BYTES: usize = 8 << 20;
 
+/// Maximum size of the messages that wait at a slot.
+const MAX_WAITING_BYTES_OF_ALL: usize = 64 << 20;
+
+/// Milliseconds of the broker's monotonic clock.
+pub type SlotClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
 /// One partition, as the connections of a broker see it.
-#[derive(Default)]
 pub struct Slot {
+    clock: SlotClock,
     state: Mutex<State>,
     /// Held during a change, so that changes don't overlap.
     changing: Mutex<()>,
@@ -45,8 +51,14 @@ struct Conn {
     /// Commands to be repeated at the next mailboxes.
     host: Option<Command>,
     claim: Option<Command>,
-    waiting: Vec<Command>,
+    waiting: Vec<Waiting>,
     waiting_bytes: usize,
+}
+
+/// A command that waits for mailboxes.
+struct Waiting {
+    since: u64,
+    command: Command,
 }
 
 /// The part of a connection that its outboxes use.
@@ -59,7 +71,31 @@ struct SharedConn {
     is_subscribed: AtomicBool,
 }
 
+impl Default for Slot {
+    /// A slot at which time stands still.
+    fn default() -> Self {
+        Self::new(Arc::new(|| 0))
+    }
+}
+
 impl Slot {
+    /// A slot without mailboxes.
+    pub fn new(clock: SlotClock) -> Self {
+        Self { clock, state: Mutex::default(), changing: Mutex::default(), next: AtomicU64::new(0) }
+    }
+
+    /// Tells connections to end that have commands which wait for longer than so many milliseconds: a sender has to learn that
+    /// nothing happens.
+    pub fn end_waiting(&self, limit: u64) {
+        let now = (self.clock)();
+        let is_late = |_: &ConnId, known: &mut Conn| {
+            let oldest = known.waiting.iter().find(|waiting| !is_repeatable(&waiting.command));
+            oldest.is_some_and(|oldest| now.saturating_sub(oldest.since) > limit)
+        };
+        let late: Vec<Conn> = self.state().conns.extract_if(is_late).map(|(_, known)| known).collect();
+        late.iter().for_each(|known| known.shared.outbox.deliver(&mut vec![Outgoing::Moved]));
+    }
+
     /// Replaces the mailboxes of the partition.
     pub fn set(&self, mailboxes: Option<Arc<dyn Mailboxes>>) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,9 +177,11 @@ impl Slot {
                     let is_subscribed = known.shared.is_subscribed.load(Ordering::Acquire);
                     commands.extend(is_subscribed.then_some(Command::Subscribe));
                 }
-                known.note(&known.waiting);
+                let now = (self.clock)();
+                let waited: Vec<Command> = known.waiting.drain(..).map(|waiting| waiting.into_command(now)).collect();
                 known.waiting_bytes = 0;
-                commands.append(&mut known.waiting);
+                known.note(&waited);
+                commands.extend(waited);
                 known.remember(&commands);
                 if commands.is_empty() {
                     known.attached = Some(attached);
@@ -189,6 +227,10 @@ impl Mailboxes for Slot {
         let (mailboxes, attached) = {
             let mut guard = self.state();
             let state = &mut *guard;
+            let others: usize = match state.mailboxes {
+                Some(_) => 0,
+                None => state.conns.values().map(|known| known.waiting_bytes).sum(),
+            };
             let Some(known) = state.conns.get_mut(&conn) else { return commands.clear() };
             match (&state.mailboxes, known.attached) {
                 (Some(mailboxes), Some(attached)) => {
@@ -196,7 +238,7 @@ impl Mailboxes for Slot {
                     known.remember(commands);
                     (Arc::clone(mailboxes), attached)
                 }
-                _ if known.waits_for(commands) => return,
+                _ if known.waits_for(commands, (self.clock)()) && others <= MAX_WAITING_BYTES_OF_ALL => return,
                 _ => {
                     let removed = state.conns.remove(&conn);
                     drop(guard);
@@ -224,27 +266,32 @@ impl Mailboxes for Slot {
     }
 }
 
+impl Waiting {
+    /// The command, with what is left of its deadline.
+    fn into_command(self, now: u64) -> Command {
+        let Self { since, mut command } = self;
+        if let Command::Deliver(Delivery { deadline_ms: Some(deadline), .. }) = &mut command {
+            *deadline = deadline.saturating_sub(now.saturating_sub(since));
+        }
+        command
+    }
+}
+
 impl Conn {
     /// Keeps commands until there are mailboxes. Returns false if there are too many.
-    fn waits_for(&mut self, commands: &mut Vec<Command>) -> bool {
+    fn waits_for(&mut self, commands: &mut Vec<Command>, since: u64) -> bool {
         let bytes = |command: &Command| match command {
             Command::Deliver(delivery) => delivery.sealed.len(),
             Command::Event { body, .. } => body.len(),
             _ => 0,
         };
         self.waiting_bytes += commands.iter().map(bytes).sum::<usize>();
-        self.waiting.append(commands);
+        self.waiting.extend(commands.drain(..).map(|command| Waiting { since, command }));
         self.waiting.len() <= MAX_WAITING && self.waiting_bytes <= MAX_WAITING_BYTES
     }
 
     /// Notes whether the commands leave state at the mailboxes that can't be repeated.
     fn note(&self, commands: &[Command]) {
-        let is_repeatable = |command: &Command| {
-            matches!(
-                command,
-                Command::ActAsHost | Command::Claim { .. } | Command::Subscribe | Command::Unfollow { .. }
-            )
-        };
         if !commands.iter().all(is_repeatable) {
             self.shared.is_used.store(true, Ordering::Release);
         }
@@ -261,6 +308,11 @@ impl Conn {
             }
         }
     }
+}
+
+/// Whether a command leaves no state at the mailboxes but what the slot repeats at the next ones.
+fn is_repeatable(command: &Command) -> bool {
+    matches!(command, Command::ActAsHost | Command::Claim { .. } | Command::Subscribe | Command::Unfollow { .. })
 }
 
 /// The outbox of a connection, as the mailboxes of one term see it.

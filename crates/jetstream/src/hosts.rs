@@ -18,6 +18,9 @@ use toolbus_broker::{
 };
 use toolbus_protocol::RoleManifest;
 
+/// How often the owners of names are written while other brokers change them too. The next broker that starts tries again.
+const FORGETTING: u32 = 8;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(50);
 /// The owners of all names.
 const NAMES: &str = "names";
 /// The manifests of a host follow, under its name in hexadecimal.
@@ -62,6 +65,27 @@ impl BucketHosts {
     }
 }
 
+impl BucketHosts {
+    /// Forgets hosts that were away for too long. Their names are free again.
+    fn forget(&self, old: &[StoredManifests]) -> io::Result<()> {
+        for StoredManifests { host, .. } in old {
+            tracing::info!(host, "removed the manifests of a host that was offline for too long");
+            self.remove_manifests(host)?;
+            self.wait(self.blobs.bucket().erase(&key_of(SEEN, host), None))?;
+        }
+        for _ in 0..FORGETTING {
+            let StoredOwners { mut owners, revision } = self.read_owners()?;
+            let before = owners.clone();
+            old.iter().for_each(|stored| owners.remove_host(&stored.host));
+            if owners == before || self.write_owners(revision, &owners)?.is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(BETWEEN_ATTEMPTS);
+        }
+        Ok(())
+    }
+}
+
 impl HostStorage for BucketHosts {
     fn is_shared(&self) -> bool {
         true
@@ -80,8 +104,10 @@ impl HostStorage for BucketHosts {
             }
             Ok(all)
         };
-        let all = self.wait(reading)?;
-        Ok(all.into_iter().filter(|host| host.last_seen.elapsed().unwrap_or_default() <= max_age).collect())
+        let is_recent = |host: &StoredManifests| host.last_seen.elapsed().unwrap_or_default() <= max_age;
+        let (recent, old): (Vec<_>, Vec<_>) = self.wait(reading)?.into_iter().partition(is_recent);
+        self.forget(&old)?;
+        Ok(recent)
     }
 
     fn read_owners(&self) -> io::Result<StoredOwners> {

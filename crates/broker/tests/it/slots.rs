@@ -2,10 +2,11 @@
 
 use crate::mailboxes_contract::client::{Client, delivery};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 use toolbus_broker::{BrokerCore, CoreOptions};
 use toolbus_cluster::Slot;
-use toolbus_engine::{Command, Outgoing};
+use toolbus_engine::{Command, Delivery, Outgoing, Refusal};
 
 fn core(folder: &TempDir, name: &str) -> Arc<BrokerCore> {
     BrokerCore::open(&folder.path().join(name), CoreOptions::default()).expect("the folder opens")
@@ -65,4 +66,38 @@ fn too_many_waiting_commands_end_the_connection() {
         ann.submit(Command::Deliver(delivery("bob", &number.to_string(), number)));
     }
     assert!(matches!(ann.next(), Outgoing::Moved));
+}
+
+#[test]
+fn a_deadline_runs_while_a_command_waits_for_an_owner() {
+    let folder = TempDir::new().expect("a folder");
+    let time = Arc::new(AtomicU64::new(0));
+    let clock = Arc::clone(&time);
+    let slot = Arc::new(Slot::new(Arc::new(move || clock.load(Ordering::Relaxed))));
+    let (ann, bob) = (Client::attach(&slot, "ann"), Client::attach(&slot, "bob"));
+    bob.submit(Command::Subscribe);
+    let with_deadline = |id, deadline| Delivery { deadline_ms: Some(deadline), ..delivery("bob", id, 1) };
+    ann.submit(Command::Deliver(with_deadline("late", 5_000)));
+    ann.submit(Command::Deliver(with_deadline("timely", 60_000)));
+    time.store(10_000, Ordering::Relaxed);
+    slot.end_waiting(20_000);
+    slot.set(Some(core(&folder, "owner")));
+    assert!(matches!(ann.next(), Outgoing::Refused { refusal: Refusal::Expired { .. }, .. }));
+    let Outgoing::Message { message, deadline_ms, .. } = bob.next() else { panic!("no message") };
+    assert!(message.id == "timely" && deadline_ms.is_some_and(|left| left <= 50_000), "{deadline_ms:?}");
+}
+
+#[test]
+fn a_connection_whose_commands_wait_for_too_long_ends() {
+    let time = Arc::new(AtomicU64::new(0));
+    let clock = Arc::clone(&time);
+    let slot = Arc::new(Slot::new(Arc::new(move || clock.load(Ordering::Relaxed))));
+    let (ann, bob) = (Client::attach(&slot, "ann"), Client::attach(&slot, "bob"));
+    ann.submit(Command::Deliver(delivery("bob", "1", 1)));
+    slot.end_waiting(20_000);
+    time.store(20_001, Ordering::Relaxed);
+    bob.submit(Command::Deliver(delivery("ann", "2", 2)));
+    slot.end_waiting(20_000);
+    assert!(matches!(ann.next(), Outgoing::Moved));
+    assert!(bob.take_queued().is_empty());
 }

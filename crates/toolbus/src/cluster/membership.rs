@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use toolbus_base::Backoff;
 use toolbus_broker::{ClusterMailboxes, LinkError, Links};
@@ -15,6 +16,8 @@ use toolbus_jetstream::{Ownership, OwnershipEvent};
 /// Waits between attempts to open a partition at its owner, which may still take it over.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
+/// How often connections are looked for whose commands wait for too long.
+const TICK: Duration = Duration::from_secs(1);
 /// How long a leaving broker waits until the release of its partitions is written.
 const LEAVING: Duration = Duration::from_secs(2);
 /// Failed partitions that wait to be reported: at most one per partition.
@@ -38,8 +41,11 @@ impl Membership {
         // Dropping the guard of a partition ends its attempts to reach the owner.
         let mut remote: HashMap<Partition, DropGuard> = HashMap::new();
         let mut closing = JoinSet::new();
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                _ = ticks.tick() => self.mailboxes.end_waiting(),
                 () = stop.cancelled() => break,
                 Some((partition, epoch)) = failures.recv() => {
                     self.close(partition, Some(epoch), &mut closing);
