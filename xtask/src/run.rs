@@ -83,6 +83,23 @@ impl Step {
         }
     }
 
+    /// Runs with a heading and returns the standard error of a success: some linters only warn.
+    pub fn errors(mut self) -> Result<String, StepError> {
+        eprintln!("\n── {}", self.name);
+        let output = self.command.stdout(Stdio::null()).output();
+        match output {
+            Ok(output) => {
+                let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+                if output.status.success() {
+                    return Ok(errors);
+                }
+                eprint!("{errors}");
+                Err(StepError::Failed { step: self.name })
+            }
+            Err(source) => Err(StepError::NotStarted { step: self.name, source }),
+        }
+    }
+
     /// Runs without any output and returns whether it succeeds.
     pub fn works(mut self) -> bool {
         self.command.output().is_ok_and(|output| output.status.success())

@@ -48,6 +48,12 @@ pub fn valgrind() -> Result<(), StepError> {
     from_debian("valgrind", || Step::new("valgrind", "valgrind").arg("--version").works(), &["valgrind"])
 }
 
+/// Checks unit files; systemd itself need not run.
+pub fn systemd_analyze() -> Result<(), StepError> {
+    let works = || Step::new("systemd-analyze", "systemd-analyze").arg("--version").works();
+    from_debian("systemd-analyze", works, &["systemd"])
+}
+
 /// Installs Debian packages as root on a Debian system; elsewhere the error names the missing packages.
 fn from_debian(tool: &'static str, works: impl Fn() -> bool, packages: &[&str]) -> Result<(), StepError> {
     if works() {
