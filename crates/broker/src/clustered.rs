@@ -141,6 +141,7 @@ impl ClusterMailboxes {
             let is_meant = |known: u64| epoch.is_none_or(|epoch| epoch == known);
             if state.owned.get(&partition).copied().is_some_and(is_meant) {
                 state.owned.remove(&partition);
+                state.suspended.remove(&partition);
             }
             let is_served = state.local.get(&partition).is_some_and(|local| is_meant(local.epoch));
             if is_served { state.local.remove(&partition) } else { None }
@@ -161,7 +162,9 @@ impl ClusterMailboxes {
         let _changing = self.changing();
         let is_served = {
             let mut state = self.state();
-            state.suspended.insert(partition);
+            if state.owned.contains_key(&partition) {
+                state.suspended.insert(partition);
+            }
             state.local.contains_key(&partition)
         };
         if is_served {
@@ -299,6 +302,9 @@ impl Backend for ClusterMailboxes {
 
     fn unready(&self) -> Option<String> {
         let state = self.state();
+        if !state.suspended.is_empty() {
+            return Some("NATS does not confirm what this broker writes".into());
+        }
         let unserved = state.unserved.iter().find(|(_, since)| since.elapsed() > OWNERLESS_LIMIT);
         unserved.map(|(partition, _)| format!("partition {} of the cluster has no owner", partition.0))
     }

@@ -6,7 +6,7 @@ use crate::ClusterError;
 use crate::bucket::{Bucket, Swap};
 use async_nats::jetstream::kv::{Entry, Operation};
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::StreamExt;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -110,11 +110,8 @@ impl Records {
     }
 
     async fn read(&mut self) -> Result<(), ClusterError> {
-        let what = "list the agents of the cluster";
-        let keys = self.bucket.store().keys().await.map_err(ClusterError::request(what))?;
-        let keys: Vec<String> = keys.try_collect().await.map_err(ClusterError::request(what))?;
-        for key in keys.iter().filter(|key| key.starts_with(PREFIX)) {
-            self.read_one(key).await?;
+        for key in self.bucket.keys(PREFIX).await? {
+            self.read_one(&key).await?;
         }
         Ok(())
     }

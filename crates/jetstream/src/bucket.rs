@@ -2,8 +2,10 @@
 //! election, and a write whose answer was lost is resolved by reading.
 
 use crate::ClusterError;
+use crate::cluster::START;
 use async_nats::jetstream::kv::{Entry, Operation, Store, UpdateErrorKind, Watch};
 use bytes::Bytes;
+use futures_util::TryStreamExt;
 use std::fmt::Display;
 use std::future::Future;
 use std::time::Duration;
@@ -60,6 +62,16 @@ impl Bucket {
         let entry = self.entry(key).await?;
         let entry = entry.filter(|entry| entry.operation == Operation::Put);
         Ok(entry.map(|entry| Value { revision: entry.revision, bytes: entry.value }))
+    }
+
+    /// All keys with that prefix.
+    pub async fn keys(&self, prefix: &str) -> Result<Vec<String>, ClusterError> {
+        let list = || async {
+            let keys = self.store.keys().await.map_err(|error| error.to_string())?;
+            keys.try_collect::<Vec<String>>().await.map_err(|error| error.to_string())
+        };
+        let keys = repeated_for(START, "list the keys of the cluster's bucket", list).await?;
+        Ok(keys.into_iter().filter(|key| key.starts_with(prefix)).collect())
     }
 
     /// The revision that [`swap`](Self::swap) has to name: that of the value or of its removal, 0 if there was none.

@@ -20,7 +20,7 @@ use toolbus_identity::AgentsFolder;
 /// for longer than that only delays the next attempt.
 pub(crate) const ANSWER: Duration = Duration::from_secs(1);
 /// How long the requests of a start are repeated: servers that have just started need some time to agree on their leaders.
-const START: Duration = Duration::from_secs(60);
+pub(crate) const START: Duration = Duration::from_secs(60);
 /// How long ids of appends are deduplicated. An owner gives up earlier.
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 

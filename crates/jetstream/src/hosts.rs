@@ -7,7 +7,6 @@ use crate::ClusterError;
 use crate::blobs::{Blobs, damaged};
 use crate::bucket::{Swap, Value};
 use bytes::Bytes;
-use futures_util::TryStreamExt;
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
@@ -93,11 +92,8 @@ impl HostStorage for BucketHosts {
 
     fn read_manifests(&self, max_age: Duration) -> io::Result<Vec<StoredManifests>> {
         let reading = async {
-            let bucket = self.blobs.bucket();
-            let keys = bucket.store().keys().await.map_err(ClusterError::request("list the hosts of the cluster"))?;
-            let keys: Vec<String> = keys.try_collect().await.map_err(ClusterError::request("list the hosts"))?;
             let mut all = Vec::new();
-            for key in keys.iter().filter(|key| key.starts_with(MANIFESTS)) {
+            for key in &self.blobs.bucket().keys(MANIFESTS).await? {
                 if let Some(value) = self.blobs.read(key).await? {
                     all.extend(manifests_of(&self.blobs, key, &value).await?);
                 }

@@ -140,6 +140,9 @@ pub(crate) async fn open(bucket: &Bucket, partitions: Partitions) -> Result<Clus
                 Err(IdentityError::Partitions { found, wanted }.into())
             };
         }
+        if bucket.revision(KEY).await? > 0 {
+            return Err(IdentityError::Damaged("it was removed").into());
+        }
         let identity = ClusterIdentity::new(partitions)?;
         if let Swap::Written(_) = bucket.swap(KEY, identity.encode(), 0).await? {
             tracing::info!(id = identity.id, partitions = partitions.count(), "created the cluster");

@@ -36,24 +36,33 @@ struct MetaCluster {
     cluster_size: usize,
 }
 
-/// Checks that all servers sync every write before they confirm it. `addresses` are their monitoring ports.
+/// Checks that all servers sync every write before they confirm it. `addresses` are their monitoring ports. A minority of the
+/// servers may be away: a broker has to be able to start then.
 pub async fn check_sync(addresses: &[String]) -> Result<(), ClusterError> {
     if addresses.is_empty() {
         return Err(Unmet::SyncUnknown.into());
     }
-    let (mut told, mut size) = (BTreeSet::new(), 1);
+    let (mut told, mut size, mut failure) = (BTreeSet::new(), 1, None);
     for address in addresses {
-        let monitored = ask(address).await?;
+        let monitored = match ask(address).await {
+            Ok(monitored) => monitored,
+            Err(error) => {
+                tracing::warn!(%error, "a NATS server does not tell whether it syncs every write");
+                failure = failure.or(Some(error));
+                continue;
+            }
+        };
         if !monitored.config.sync_always {
             return Err(Unmet::AsyncSync { server: address.clone() }.into());
         }
         size = monitored.meta_cluster.map_or(size, |meta| size.max(meta.cluster_size));
         told.insert(monitored.server_id);
     }
-    if told.len() < size {
-        return Err(Unmet::SyncPartlyKnown { told: told.len(), servers: size }.into());
+    match failure {
+        Some(failure) if told.len() <= size / 2 => Err(failure),
+        None if told.len() < size => Err(Unmet::SyncPartlyKnown { told: told.len(), servers: size }.into()),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 async fn ask(address: &str) -> Result<Monitored, ClusterError> {

@@ -27,6 +27,8 @@ const PROBE: Duration = Duration::from_millis(500);
 const BETWEEN_MOVES_OF_ONE: Duration = Duration::from_secs(300);
 /// How long a broker has to be a member before partitions move to it.
 const SETTLED: Duration = Duration::from_secs(10);
+/// Wait between attempts to watch the records.
+const BETWEEN_WATCHES: Duration = Duration::from_millis(500);
 /// The record of a broker that was silent for so long is removed.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 /// At most one partition moves to its preferred broker in this time, so that pauses don't add up.
@@ -224,11 +226,17 @@ impl Node {
     async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut watch = None;
+        let (mut watch, mut next_watch, mut is_failing) = (None, Instant::now(), false);
         loop {
-            if watch.is_none() {
+            if watch.is_none() && Instant::now() >= next_watch {
+                next_watch = Instant::now() + BETWEEN_WATCHES;
                 let watching = self.leases.watch().await;
-                watch = watching.inspect_err(|error| tracing::warn!(%error, "the cluster can't be watched")).ok();
+                // Once per outage.
+                if let (Err(error), false) = (&watching, is_failing) {
+                    tracing::warn!(%error, "the cluster can't be watched; trying again");
+                }
+                is_failing = watching.is_err();
+                watch = watching.ok();
                 self.read_all();
             }
             tokio::select! {

@@ -46,6 +46,10 @@ pub struct ClusterArgs {
     /// Number of partitions of the mailboxes. Fixed when the cluster is created.
     #[arg(long, requires = "nats", default_value_t = Partitions::DEFAULT.count(), value_name = "N", help_heading = "Cluster")]
     partitions: u16,
+    /// Maximum size of the stream of a partition, in MiB; 0 for none. New messages are refused (TB0207) when less than --reserve
+    /// is left, while a NATS server without room stops all partitions. For streams that are created.
+    #[arg(long, requires = "nats", default_value_t = 0, value_name = "MIB", help_heading = "Cluster")]
+    stream_limit: u64,
     /// Accept fewer than three copies: the loss of one NATS server can lose messages that have a receipt.
     #[arg(long, requires = "nats", help_heading = "Cluster")]
     allow_single: bool,
@@ -93,6 +97,7 @@ impl ClusterArgs {
             tls: NatsTls { required: self.nats_ca.is_some(), ca_file: self.nats_ca.clone() },
             name: self.cluster.clone(),
             replicas: self.replicas,
+            max_bytes: self.stream_limit << 20,
             ..ClusterOptions::new(self.nats.clone())
         }
     }

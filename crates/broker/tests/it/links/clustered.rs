@@ -26,6 +26,7 @@ impl Member {
             core: CoreOptions::default(),
         });
         let (disk, _) = FolderDisk::open(&folder.path().join("3")).expect("the folder opens");
+        mailboxes.own(PARTITION, EPOCH);
         mailboxes.open(PARTITION, EPOCH, Arc::new(disk)).expect("the partition opens");
         let owner = Owner::start(OwnerSetup::new(Arc::clone(&mailboxes) as _)).await;
         Self { owner, mailboxes, _folder: folder }
