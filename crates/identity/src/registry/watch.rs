@@ -14,9 +14,10 @@ use std::time::{Duration, Instant, SystemTime};
 /// How often the file is checked. A revoked agent must be disconnected within a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long an unauthenticated peer may wait for a new version of the file, and how often one may.
+/// How long an unauthenticated peer may wait for a new version of the file.
 const UNKNOWN_KEY_WAIT: Duration = Duration::from_millis(100);
-const BETWEEN_WAITS: Duration = Duration::from_secs(1);
+/// How long none waits after one has waited in vain.
+const AFTER_FAILED_WAIT: Duration = Duration::from_secs(1);
 
 pub struct WatchedFile {
     file: PathBuf,
@@ -26,8 +27,8 @@ pub struct WatchedFile {
     follower: OnceLock<AgentsFollower>,
     /// The thread that reads the file.
     watcher: OnceLock<Thread>,
-    /// When a peer with an unknown key last waited for a new version.
-    waited: Mutex<Option<Instant>>,
+    /// When a peer with an unknown key last waited in vain for a new version.
+    failed_wait: Mutex<Option<Instant>>,
 }
 
 struct Seen {
@@ -57,7 +58,7 @@ impl WatchedFile {
             seen,
             follower: OnceLock::new(),
             watcher: OnceLock::new(),
-            waited: Mutex::default(),
+            failed_wait: Mutex::default(),
         });
         let weak = Arc::downgrade(&watched);
         let watch = move || {
@@ -117,12 +118,9 @@ impl WatchedFile {
             return;
         }
         let now = Instant::now();
-        {
-            let mut waited = self.waited.lock().expect("no code panics while it holds the time");
-            if waited.is_some_and(|waited| now - waited < BETWEEN_WAITS) {
-                return;
-            }
-            *waited = Some(now);
+        let failed = || self.failed_wait.lock().expect("no code panics while it holds the time");
+        if failed().is_some_and(|failed| now - failed < AFTER_FAILED_WAIT) {
+            return;
         }
         let before = self.table();
         self.watcher.get().inspect(|watcher| watcher.unpark());
@@ -132,6 +130,7 @@ impl WatchedFile {
                 return;
             }
         }
+        *failed() = Some(Instant::now());
     }
 
     /// Loads a new version, if there is one.

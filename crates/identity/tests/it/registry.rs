@@ -3,6 +3,7 @@
 use crate::support::{authenticate, authenticate_as, code_of, eventually, resident_bytes};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use toolbus_identity::{AgentsFolder, Authenticator, EndReason, NewAgent, Registry, RegistryError, Rights};
@@ -340,4 +341,22 @@ fn a_hundred_thousand_invalid_tokens_use_no_memory() {
     let grown = resident_bytes().saturating_sub(before);
     assert!(grown < 2 << 20, "{grown} bytes more");
     assert!(authenticate(&registry, &token).is_ok());
+}
+
+/// The mailboxes of a cluster write to a remote log, which must not be awaited in a task.
+#[test]
+fn a_new_token_is_accepted_in_a_task_while_the_follower_waits_for_a_runtime() {
+    let agents = Agents::new();
+    let registry = agents.registry();
+    let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let handle = other.handle().clone();
+    registry.follow_agents(Arc::new(move |_| {
+        handle.block_on(tokio::time::sleep(Duration::from_millis(5)));
+        true
+    }));
+    let tasks = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    for name in ["ana", "bo"] {
+        let token = agents.add(name, "reader");
+        tasks.block_on(async { assert!(authenticate(&registry, &token).is_ok(), "{name}") });
+    }
 }
