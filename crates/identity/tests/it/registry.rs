@@ -351,7 +351,7 @@ fn a_new_token_is_accepted_in_a_task_while_the_follower_waits_for_a_runtime() {
     let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let handle = other.handle().clone();
     registry.follow_agents(Arc::new(move |_| {
-        handle.block_on(tokio::time::sleep(Duration::from_millis(5)));
+        handle.block_on(async { tokio::time::sleep(Duration::from_millis(5)).await });
         true
     }));
     let tasks = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

@@ -10,7 +10,7 @@ use toolbus_engine::ConnId;
 use toolbus_jetstream::{Cluster, SharedHosts};
 use toolbus_protocol::{Body, HostEntry, RoleManifest};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A manifest with one tool and a description of that size.
 fn manifest(tool: &str, size: usize) -> Vec<RoleManifest> {
