@@ -3,6 +3,7 @@
 
 use crate::ClusterError;
 use crate::bucket::{Bucket, Swap};
+use async_nats::jetstream::kv::Operation;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt::{Debug, Formatter};
@@ -131,17 +132,17 @@ impl Debug for ClusterIdentity {
 /// Reads the identity, or creates it. Of several brokers that create it at the same time, one succeeds and the others read.
 pub(crate) async fn open(bucket: &Bucket, partitions: Partitions) -> Result<ClusterIdentity, ClusterError> {
     loop {
-        if let Some(found) = bucket.get(KEY).await? {
-            let identity = ClusterIdentity::decode(&found.bytes)?;
+        if let Some(found) = bucket.entry(KEY).await? {
+            if found.operation != Operation::Put {
+                return Err(IdentityError::Damaged("it was removed").into());
+            }
+            let identity = ClusterIdentity::decode(&found.value)?;
             let (found, wanted) = (identity.partitions.count(), partitions.count());
             return if found == wanted {
                 Ok(identity)
             } else {
                 Err(IdentityError::Partitions { found, wanted }.into())
             };
-        }
-        if bucket.revision(KEY).await? > 0 {
-            return Err(IdentityError::Damaged("it was removed").into());
         }
         let identity = ClusterIdentity::new(partitions)?;
         if let Swap::Written(_) = bucket.swap(KEY, identity.encode(), 0).await? {
