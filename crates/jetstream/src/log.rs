@@ -207,7 +207,7 @@ impl ReplicatedLog for JetStreamLog {
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         if room.asked.is_none_or(|at| at.elapsed() > ROOM_AGE) {
             room.asked = Some(Instant::now());
-            let info = self.wait(timeout(ANSWER, self.stream.get_info()));
+            let info = self.wait(async { timeout(ANSWER, self.stream.get_info()).await });
             if let Some(Ok(Ok(info))) = info {
                 room.bytes = limit.saturating_sub(info.state.bytes);
             }

@@ -10,6 +10,8 @@ use tempfile::TempDir;
 use toolbus_jetstream::{Cluster, ClusterOptions};
 
 const SERVERS: usize = 3;
+/// Maximum size of the streams of the tests.
+pub const MAX_BYTES: u64 = 256 << 20;
 const START: Duration = Duration::from_secs(60);
 
 pub struct Servers {
@@ -90,7 +92,7 @@ impl Servers {
     /// Connects once the servers have elected their leaders.
     pub async fn connect(&self, name: &str) -> Cluster {
         let servers = self.ports[..SERVERS].iter().map(|port| format!("nats://127.0.0.1:{port}")).collect();
-        let options = ClusterOptions { name: name.to_owned(), ..ClusterOptions::new(servers) };
+        let options = ClusterOptions { name: name.to_owned(), max_bytes: MAX_BYTES, ..ClusterOptions::new(servers) };
         let deadline = Instant::now() + START;
         loop {
             let problem = match Cluster::connect(options.clone()).await {
