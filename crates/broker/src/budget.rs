@@ -6,6 +6,8 @@ use toolbus_protocol::ClientFrame;
 pub const POLL_BUDGET: usize = 8192;
 /// Cost of a message to a mailbox. Few per poll, so that recipients process the first ones while the next ones are read.
 pub const REQUEST_COST: usize = POLL_BUDGET / 16;
+/// Cost of a session of an application, in addition to the request that opens it: it is created, kept, and ended later.
+pub const SESSION_COST: usize = 10 * REQUEST_COST;
 /// Bytes of payload that cost as much as a request in the share of an agent: the disk and the network are slower than the
 /// processor.
 const BYTES_PER_REQUEST: usize = 2 << 10;

@@ -4,7 +4,7 @@ mod link_upgrade;
 mod upgrade;
 
 use crate::app::{AppBody, HttpApp, PeerAddress, PeerCertificate, UntilStopped};
-use crate::budget::REQUEST_COST;
+use crate::budget::{REQUEST_COST, SESSION_COST};
 use crate::links::LINK_PATH;
 use crate::prefixed::Transport;
 use crate::server::ServerShared;
@@ -113,6 +113,17 @@ impl HttpPeer {
     }
 }
 
+/// What an application counts in the share of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpWork {
+    /// A request.
+    Request,
+    /// A request has opened a session. Counted in addition to the request.
+    NewSession,
+    /// A request was refused. Counted in addition to the request.
+    Refusal,
+}
+
 /// The connection of a request, for the application that authenticates it; an extension of every request that is passed to
 /// an application.
 #[derive(Clone)]
@@ -149,12 +160,13 @@ impl PeerConnection {
         *self.0.proven() = Some(Proven { token, identity, at: Instant::now() });
     }
 
-    /// Counts a request of the agent, or that one was refused. Returns how long to wait before it is handled.
-    pub fn work(&self, is_refused: bool) -> Duration {
-        match &*self.0.slot() {
-            Slot::Counted(counted) if is_refused => counted.work(0, 1),
-            Slot::Counted(counted) => counted.work(REQUEST_COST, 0),
-            Slot::Unknown { .. } | Slot::Moved => Duration::ZERO,
+    /// Counts work for the agent. Returns how long to wait before its next request is handled.
+    pub fn work(&self, work: HttpWork) -> Duration {
+        match (&*self.0.slot(), work) {
+            (Slot::Counted(counted), HttpWork::Request) => counted.work(REQUEST_COST, 0),
+            (Slot::Counted(counted), HttpWork::NewSession) => counted.work(SESSION_COST, 0),
+            (Slot::Counted(counted), HttpWork::Refusal) => counted.work(0, 1),
+            (Slot::Unknown { .. } | Slot::Moved, _) => Duration::ZERO,
         }
     }
 

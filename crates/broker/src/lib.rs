@@ -66,7 +66,7 @@ pub use directory::{
 };
 pub use error::{BrokerError, BrokerResult};
 pub use host_storage::{HostChange, HostStorage, StoredManifests, StoredOwners, decode_manifests, encode_manifests};
-pub use http::PeerConnection;
+pub use http::{HttpWork, PeerConnection};
 pub use links::{Link, LinkError, LinkOptions, Links, LocalPartition, LocalPartitions};
 pub use name_owners::{HeldBack, HoldReason, MAX_NAMES_PER_HOST, NameOwners};
 pub use names::{DenyAll, SendRules};

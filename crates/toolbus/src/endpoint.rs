@@ -17,8 +17,8 @@ use metered_body::MeteredBody;
 use pool::Pool;
 use std::sync::Arc;
 use std::time::Duration;
-use toolbus_broker::{AppBody, AppFuture, HttpApp, PeerConnection};
-use toolbus_worker::{AuthFailure, HttpOptions, HttpService, WorkerOptions};
+use toolbus_broker::{AppBody, AppFuture, HttpApp, HttpWork, PeerConnection};
+use toolbus_worker::{AuthFailure, HttpOptions, HttpService, SESSION_HEADER, WorkerOptions};
 
 pub const PATH: &str = "/mcp";
 
@@ -115,7 +115,7 @@ impl HttpApp for Endpoint {
         let standing = identity.standing.clone();
         self.pool.register(identity);
         request.extensions_mut().insert(AuthOutcome(outcome));
-        let pause = connection.as_ref().map_or(Duration::ZERO, |connection| connection.work(false));
+        let pause = connection.as_ref().map_or(Duration::ZERO, |connection| connection.work(HttpWork::Request));
         let request = request.map(|body| MeteredBody::new(body, connection.clone()));
         Box::pin(async move {
             let handled = async {
@@ -123,8 +123,8 @@ impl HttpApp for Endpoint {
                     tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
                 }
                 let answer = service.handle(request).await;
-                if let Some(connection) = connection.filter(|_| answer.status().as_u16() >= 400) {
-                    connection.work(true);
+                if let (Some(connection), Some(work)) = (connection, work_after(&answer)) {
+                    connection.work(work);
                 }
                 answer
             };
@@ -142,6 +142,35 @@ impl HttpApp for Endpoint {
     }
 }
 
+/// What a request was besides a request, by its answer. Only the answer to `initialize` names a session.
+fn work_after<B>(answer: &Response<B>) -> Option<HttpWork> {
+    match answer.status().as_u16() {
+        400.. => Some(HttpWork::Refusal),
+        _ => answer.headers().contains_key(SESSION_HEADER).then_some(HttpWork::NewSession),
+    }
+}
+
 fn refused(failure: &AuthFailure) -> Response<AppBody> {
     toolbus_worker::unauthorized(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(status: u16, session: Option<&str>) -> Option<HttpWork> {
+        let mut answer = Response::builder().status(status);
+        if let Some(session) = session {
+            answer = answer.header(SESSION_HEADER, session);
+        }
+        work_after(&answer.body(()).expect("an answer"))
+    }
+
+    #[test]
+    fn a_new_session_and_a_refusal_count_more_than_a_request() {
+        assert_eq!(work(200, None), None);
+        assert_eq!(work(200, Some("1")), Some(HttpWork::NewSession));
+        assert_eq!(work(503, None), Some(HttpWork::Refusal));
+        assert_eq!(work(400, Some("1")), Some(HttpWork::Refusal));
+    }
 }

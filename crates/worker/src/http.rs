@@ -14,6 +14,7 @@ mod session;
 mod sse;
 
 pub use body::BodyError;
+pub use headers::SESSION as SESSION_HEADER;
 pub use reply::{HttpBody, unauthorized};
 
 use crate::bus::{BoxFuture, Bus};

@@ -22,7 +22,9 @@ pub use bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent, 
 pub use bus_client::BusClient;
 pub use error::AuthFailure;
 pub use frontend::{Frontend, FrontendCall, News};
-pub use http::{BodyError, BusPool, HttpBody, HttpOptions, HttpService, Principal, Principals, unauthorized};
+pub use http::{
+    BodyError, BusPool, HttpBody, HttpOptions, HttpService, Principal, Principals, SESSION_HEADER, unauthorized,
+};
 pub use options::WorkerOptions;
 pub use stdio::{Input, Output, StdioError, StdioOptions, serve_streams, stdin, stdout};
 pub use view::{Upstream, View};

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use toolbus_mcp::{Members, Request, RpcError};
 
 pub const VERSION: &str = "mcp-protocol-version";
+/// Names the session of a legacy client. Only the answer to `initialize` has it.
 pub const SESSION: &str = "mcp-session-id";
 pub const LAST_EVENT: &str = "last-event-id";
 const METHOD: &str = "mcp-method";
