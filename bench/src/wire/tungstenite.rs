@@ -6,10 +6,13 @@ use futures_util::{
     SinkExt, StreamExt,
     stream::{SplitSink, SplitStream},
 };
-use tokio::net::TcpStream;
+use tokio::{
+    io::{self, AsyncRead, AsyncWrite, Join},
+    net::{TcpStream, tcp::OwnedReadHalf},
+};
 use tokio_tungstenite::{
     WebSocketStream, accept_async, client_async,
-    tungstenite::{Message, Utf8Bytes},
+    tungstenite::{Message, Utf8Bytes, protocol::Role},
 };
 
 use super::{Library, Sink, Source};
@@ -44,6 +47,11 @@ pub async fn dial(url: &str) -> anyhow::Result<WebSocketStream<TcpStream>> {
     Ok(socket)
 }
 
+/// Reads messages from one half of a socket; the other half is written without this library. Pings are not answered.
+pub async fn read_half(half: OwnedReadHalf) -> Reader<Join<OwnedReadHalf, io::Sink>> {
+    Reader(WebSocketStream::from_raw_socket(io::join(half, io::sink()), Role::Client, None).await.split().1)
+}
+
 fn pipe(
     socket: WebSocketStream<TcpStream>,
     writer: fn(SplitSink<WebSocketStream<TcpStream>, Message>) -> Writer,
@@ -52,9 +60,9 @@ fn pipe(
     (Reader(stream), writer(sink))
 }
 
-pub struct Reader(SplitStream<WebSocketStream<TcpStream>>);
+pub struct Reader<S = TcpStream>(SplitStream<WebSocketStream<S>>);
 
-impl Source for Reader {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Source for Reader<S> {
     async fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
         while let Some(message) = self.0.next().await {
             match message.context("read a WebSocket message")? {

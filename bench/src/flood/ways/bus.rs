@@ -9,11 +9,10 @@ use anyhow::{Context, ensure};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::frames;
+use super::{LARGE, frames, raw};
 use crate::{
     flood::{
         hostile::Agent,
-        pacer::Pacer,
         tally::{Tally, kind_of},
     },
     wire::{
@@ -33,14 +32,24 @@ pub enum Reading {
     AndAcknowledging,
 }
 
-/// Sends frames as fast as the agent's rate allows.
-pub async fn flood(agent: &Agent, task: usize, reading: Reading, frame: impl Fn(u64) -> String) -> anyhow::Result<()> {
-    send(agent, task, reading, &agent.pacer, frame).await
-}
-
-/// Sends large frames, at a rate that the machine's disk can take.
-pub async fn flood_slowly(agent: &Agent, task: usize, frame: impl Fn(u64) -> String) -> anyhow::Result<()> {
-    send(agent, task, Reading::AndAcknowledging, &agent.pacer.at(LARGE_PER_SECOND), frame).await
+/// Sends large messages, at a rate that the machine's disk can take. They are neither built nor masked: what that costs on the
+/// machine of the hostile agent is not what toolbus lets it do to others.
+pub async fn flood_slowly(agent: &Agent, task: usize) -> anyhow::Result<()> {
+    let pacer = agent.pacer.at(LARGE_PER_SECOND);
+    let mut socket = raw::open(agent).await?;
+    let tags: Arc<Mutex<Vec<u64>>> = Arc::default();
+    raw::write(&mut socket.writer, br#"{"kind":"subscribe"}"#, 0, b"").await?;
+    tokio::spawn(read(socket.reader, Arc::clone(&agent.tally), Arc::clone(&tags)));
+    for number in (task as u64..).step_by(7) {
+        pacer.wait().await;
+        if let Some(acknowledgement) = acknowledgement(&tags) {
+            raw::write(&mut socket.writer, acknowledgement.as_bytes(), 0, b"").await?;
+        }
+        agent.tally.sent();
+        let (before, after) = frames::around_large(number);
+        raw::write(&mut socket.writer, before.as_bytes(), LARGE, after.as_bytes()).await?;
+    }
+    Ok(())
 }
 
 /// Sends an unreadable frame and waits until the broker closes the connection.
@@ -71,13 +80,8 @@ pub async fn open(agent: &Agent) -> anyhow::Result<(Reader, Writer)> {
     tokio::time::timeout(HANDSHAKE_LIMIT, handshake).await.context("timed out in the handshake")?
 }
 
-async fn send(
-    agent: &Agent,
-    task: usize,
-    reading: Reading,
-    pacer: &Pacer,
-    frame: impl Fn(u64) -> String,
-) -> anyhow::Result<()> {
+/// Sends frames as fast as the agent's rate allows.
+pub async fn flood(agent: &Agent, task: usize, reading: Reading, frame: impl Fn(u64) -> String) -> anyhow::Result<()> {
     let (reader, mut writer) = open(agent).await?;
     let tags: Arc<Mutex<Vec<u64>>> = Arc::default();
     // Kept until the end, because dropping it would close the connection.
@@ -90,10 +94,9 @@ async fn send(
         }
     }
     for number in (task as u64..).step_by(7) {
-        pacer.wait().await;
-        let received = std::mem::take(&mut *tags.lock().expect("no code panics while it holds this lock"));
-        if !received.is_empty() {
-            write(&mut writer, serde_json::json!({"kind": "ack_tags", "tags": received}).to_string()).await?;
+        agent.pacer.wait().await;
+        if let Some(acknowledgement) = acknowledgement(&tags) {
+            write(&mut writer, acknowledgement).await?;
         }
         // Counted before it is written: the broker may close the connection before a large frame is complete.
         agent.tally.sent();
@@ -103,7 +106,13 @@ async fn send(
     Ok(())
 }
 
-async fn read(mut reader: Reader, tally: Arc<Tally>, tags: Arc<Mutex<Vec<u64>>>) {
+/// The frame that acknowledges what was received since the last one.
+fn acknowledgement(tags: &Mutex<Vec<u64>>) -> Option<String> {
+    let received = std::mem::take(&mut *tags.lock().expect("no code panics while it holds this lock"));
+    (!received.is_empty()).then(|| serde_json::json!({"kind": "ack_tags", "tags": received}).to_string())
+}
+
+async fn read(mut reader: impl Source, tally: Arc<Tally>, tags: Arc<Mutex<Vec<u64>>>) {
     while let Ok(Some(frame)) = reader.next().await {
         tally.answer(&frame);
         if kind_of(&frame) == Some("message")

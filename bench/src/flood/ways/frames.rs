@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-use super::LARGE;
 use crate::flood::deployment::{HOST, LEGACY_SERVER, LEGACY_TOOL};
 
 /// Messages expire soon after the flood, so that those that outlive their deadline can be seen.
@@ -49,16 +48,16 @@ pub fn cancel(_: u64) -> String {
     json!({"kind": "cancel", "to": HOST, "correlation_id": unique(), "request_id": unique()}).to_string()
 }
 
-/// A large message to the host, to the agent's own mailbox, or to an unknown one.
-pub fn big(number: u64) -> String {
-    // Replaced at the end, because serialising the long text would take longer than sending it.
+/// A large message to the host, to the agent's own mailbox, or to an unknown one: what is before and behind its long text.
+pub fn around_large(number: u64) -> (String, String) {
     const PLACE: &str = "large";
     let frame = match number % 3 {
         0 => rpc("big", "tools/call", json!({"name": LEGACY_TOOL, "arguments": {"text": PLACE}})),
         1 => deliver("hostile-0", "task", json!(PLACE)),
         _ => deliver(&format!("unknown-{number}"), "task", json!(PLACE)),
     };
-    frame.replace(PLACE, &"x".repeat(LARGE))
+    let (before, after) = frame.split_once(PLACE).expect("the frame has the place once");
+    (before.to_owned(), after.to_owned())
 }
 
 fn rpc(session: &str, method: &str, params: Value) -> String {

@@ -3,24 +3,20 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
-use futures_util::{SinkExt, StreamExt};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tokio_tungstenite::WebSocketStream;
 
-use super::{LARGE, bus, frames};
-use crate::{
-    flood::hostile::Agent,
-    wire::{Source, tungstenite::dial},
+use super::{
+    LARGE, bus,
+    raw::{self, RawSocket},
 };
+use crate::{flood::hostile::Agent, wire::Source};
 
 /// Timeout of the first answer on a connection.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// Part of a large message that is written at a time.
-const CHUNK: usize = 64 << 10;
 
 pub async fn bus_connections(agent: &Arc<Agent>, count: usize) -> anyhow::Result<()> {
     hold(agent, count, |agent| async move {
@@ -52,23 +48,17 @@ pub async fn half_bodies(agent: &Arc<Agent>, count: usize) -> anyhow::Result<()>
     hold(agent, count, half_body).await
 }
 
-async fn half_frame(agent: Arc<Agent>) -> anyhow::Result<WebSocketStream<TcpStream>> {
-    let mut socket = dial(&agent.bus).await?;
-    socket.send(frames::hello(&agent.token).into()).await.context("say hello")?;
-    socket.next().await.context("closed in the handshake")?.context("read the welcome")?;
-    // The header of a masked text message; the mask is zero.
-    let mut header = vec![0x81, 0x80 | 127];
-    header.extend((LARGE as u64).to_be_bytes());
-    header.extend([0; 4]);
-    socket.get_mut().write_all(&header).await.context("write a header")?;
-    all_but_one(socket.get_mut()).await?;
+async fn half_frame(agent: Arc<Agent>) -> anyhow::Result<RawSocket> {
+    let mut socket = raw::open(&agent).await?;
+    socket.writer.write_all(&raw::header(LARGE)).await.context("write a header")?;
+    raw::filler(&mut socket.writer, LARGE - 1).await?;
     Ok(socket)
 }
 
 async fn half_body(agent: Arc<Agent>) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(agent.address()).await.context("connect")?;
     stream.write_all(head(&agent, "tools/list", LARGE).as_bytes()).await.context("write a request")?;
-    all_but_one(&mut stream).await?;
+    raw::filler(&mut stream, LARGE - 1).await?;
     Ok(stream)
 }
 
@@ -124,15 +114,4 @@ fn head(agent: &Agent, method: &str, length: usize) -> String {
         agent.address(),
         agent.token
     )
-}
-
-/// Sends all but the last byte of a large message.
-async fn all_but_one(stream: &mut TcpStream) -> anyhow::Result<()> {
-    let mut left = LARGE - 1;
-    while left > 0 {
-        let length = left.min(CHUNK);
-        stream.write_all(&[b' '; CHUNK][..length]).await.context("write a part of a message")?;
-        left -= length;
-    }
-    Ok(())
 }

@@ -4,6 +4,7 @@ mod bus;
 mod frames;
 mod held;
 mod http;
+mod raw;
 
 use std::sync::Arc;
 
@@ -109,7 +110,7 @@ impl Way {
             Way::HttpConnections => held::http_connections(agent, MAX_HELD).await,
             Way::HalfFrames => held::half_frames(agent, MAX_HALVES).await,
             Way::HalfBodies => held::half_bodies(agent, MAX_HALVES).await,
-            Way::BigMessages => bus::flood_slowly(agent, task, frames::big).await,
+            Way::BigMessages => bus::flood_slowly(agent, task).await,
             Way::Queue => bus::flood(agent, task, bus::Reading::Never, |n| frames::call(n, "queue", 0)).await,
             Way::Processes => bus::flood(agent, task, requests, |n| frames::call(n, &n.to_string(), 0)).await,
             Way::Running => bus::flood(agent, task, requests, |n| frames::call(n, "slow", 2_000)).await,
