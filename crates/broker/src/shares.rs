@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
-use toolbus_engine::Names;
+use toolbus_engine::{Names, Share};
 use toolbus_identity::{Identity, Rights};
 
 /// Input of a connection up to this size is not counted: it is about what an idle connection takes.
@@ -19,6 +19,8 @@ const REFUSAL: u64 = 100;
 const BURST: Duration = Duration::from_secs(1);
 /// Work that is remembered at most, so that an agent is served normally soon after it behaves again.
 const MAX_DEBT: Duration = Duration::from_secs(10);
+/// Work of all agents that is remembered at most, so that contention ends a second after its cause.
+const MAX_CONTENTION: Duration = Duration::from_secs(2);
 /// Agents whose recent work is remembered before the idle ones are forgotten.
 const MAX_IDLE: usize = 1024;
 
@@ -43,12 +45,30 @@ struct Usage {
     all: Amounts,
     agents: HashMap<String, Amounts>,
     work: HashMap<String, Work>,
+    all_work: Option<Work>,
 }
 
-/// The recent work for an agent, in units of [`crate::budget`].
+/// Recent work, in units of [`crate::budget`]: a leaky bucket.
+#[derive(Clone, Copy)]
 struct Work {
     units: f64,
     at: Instant,
+}
+
+impl Work {
+    fn none(now: Instant) -> Self {
+        Self { units: 0.0, at: now }
+    }
+
+    /// Adds work to what is left of the earlier work if `rate` units are done per second.
+    fn add(&mut self, units: f64, rate: f64, now: Instant) {
+        let done = now.duration_since(self.at).as_secs_f64() * rate;
+        *self = Self { units: (self.units - done).max(0.0) + units, at: now };
+    }
+
+    fn forget_beyond(&mut self, units: f64) {
+        self.units = self.units.min(units);
+    }
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
@@ -72,16 +92,24 @@ impl Shares {
     }
 
     /// Counts work for an agent. Returns how long nothing more should be read from it.
+    ///
+    /// An agent that may do something is only paused while all agents together make more work than the whole: what others
+    /// leave unused, it may use without a debt.
     fn work(&self, agent: &str, role: Option<&str>, units: u64) -> Duration {
-        let rate = self.names.share(role).of(self.limits.requests).max(1) as f64 * REQUEST_COST as f64;
+        let (share, units) = (self.names.share(role), units as f64);
+        let whole = self.limits.requests.max(1) as f64 * REQUEST_COST as f64;
+        let rate = share.of(self.limits.requests).max(1) as f64 * REQUEST_COST as f64;
         let (mut usage, now) = (self.lock(), Instant::now());
         if usage.work.len() > MAX_IDLE {
             usage.work.retain(|_, work| now.duration_since(work.at) < BURST);
         }
-        let work = usage.work.entry(agent.to_owned()).or_insert(Work { units: 0.0, at: now });
-        let done = now.duration_since(work.at).as_secs_f64() * rate;
-        let most = rate * MAX_DEBT.as_secs_f64();
-        *work = Work { units: ((work.units - done).max(0.0) + units as f64).min(most), at: now };
+        let all = usage.all_work.get_or_insert(Work::none(now));
+        all.add(units, whole, now);
+        all.forget_beyond(whole * MAX_CONTENTION.as_secs_f64());
+        let is_contended = share == Share::LEAST || all.units > whole * BURST.as_secs_f64();
+        let work = usage.work.entry(agent.to_owned()).or_insert(Work::none(now));
+        work.add(units, rate, now);
+        work.forget_beyond(rate * if is_contended { MAX_DEBT } else { BURST }.as_secs_f64());
         Duration::try_from_secs_f64(work.units / rate).unwrap_or(BURST).saturating_sub(BURST)
     }
 
@@ -102,8 +130,9 @@ impl Shares {
     /// A host refused a request of the agent.
     pub fn refused(&self, agent: &str) {
         let (mut usage, now) = (self.lock(), Instant::now());
-        let work = usage.work.entry(agent.to_owned()).or_insert(Work { units: 0.0, at: now });
-        work.units += (REFUSAL * REQUEST_COST as u64) as f64;
+        let cost = (REFUSAL * REQUEST_COST as u64) as f64;
+        usage.all_work.get_or_insert(Work::none(now)).units += cost;
+        usage.work.entry(agent.to_owned()).or_insert(Work::none(now)).units += cost;
     }
 
     fn admits(&self, role: Option<&str>, rights: Rights, own: u64, all: u64, whole: u64) -> bool {
@@ -222,9 +251,18 @@ mod tests {
         connection.work(count * REQUEST_COST, 0)
     }
 
+    /// Other agents make as much work as the broker has room for.
+    fn contend(shares: &Arc<Shares>) {
+        for number in 0..4 {
+            let other = connect(shares, &format!("other-{number}"), "worker", Rights::WORKER);
+            assert_eq!(requests(&other, 1_000), Duration::ZERO, "a burst");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_agent_that_makes_more_work_than_its_share_is_paused() {
         let shares = shares();
+        contend(&shares);
         let one = connect(&shares, "one#a", "worker", Rights::WORKER);
         assert_eq!(requests(&one, 1_000), Duration::ZERO, "a burst");
         assert_eq!(requests(&one, 500), Duration::from_millis(500));
@@ -234,6 +272,27 @@ mod tests {
         assert_eq!(requests(&connect(&shares, "host", "", Rights::HOST), 100_000), Duration::ZERO);
         tokio::time::advance(Duration::from_secs(2)).await;
         assert_eq!(requests(&one, 500), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_may_use_what_others_leave_unused_without_a_debt() {
+        let shares = shares();
+        let one = connect(&shares, "one", "worker", Rights::WORKER);
+        for _ in 0..20 {
+            assert_eq!(requests(&one, 3_500), Duration::ZERO, "less than the whole");
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        contend(&shares);
+        assert_eq!(requests(&one, 1), Duration::ZERO, "nothing of it counts against the agent");
+        assert_eq!(requests(&one, 1_001), Duration::from_millis(2), "only its share is left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_without_rights_gets_its_share_also_if_it_is_alone() {
+        let shares = shares();
+        let small = connect(&shares, "small", "small", Rights::WORKER);
+        assert_eq!(requests(&small, 40), Duration::ZERO, "a burst");
+        assert_eq!(requests(&small, 40), Duration::from_secs(1));
     }
 
     #[test]
@@ -253,6 +312,7 @@ mod tests {
     async fn a_refusal_costs_as_much_as_many_requests() {
         let shares = shares();
         let one = connect(&shares, "one", "worker", Rights::WORKER);
+        contend(&shares);
         assert_eq!(one.work(0, 10), Duration::ZERO);
         assert_eq!(one.work(0, 1), Duration::from_millis(100));
         let small = connect(&shares, "small", "small", Rights::WORKER);
@@ -263,6 +323,7 @@ mod tests {
     async fn a_refusal_by_a_host_counts_when_the_agent_sends_again() {
         let shares = shares();
         let one = connect(&shares, "one", "worker", Rights::WORKER);
+        contend(&shares);
         (0..15).for_each(|_| shares.refused("one"));
         assert_eq!(one.work(1, 0).as_millis(), 500);
     }
