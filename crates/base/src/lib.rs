@@ -1,6 +1,7 @@
 //! Small things that several crates need and that belong to none of them. No crate of the workspace is used here.
 
 mod backoff;
+mod boxed;
 mod files;
 mod hex;
 mod names;
@@ -12,6 +13,7 @@ mod text;
 mod time;
 
 pub use backoff::Backoff;
+pub use boxed::BoxFuture;
 pub use files::{replace_file, replace_file_unsynced, replace_file_with_mode, sync_folder};
 pub use hex::{from_hex, from_hex_of_any_length, hex};
 pub use names::{DEAD_LETTER_SUFFIX, principal_of};

@@ -3,16 +3,12 @@
 
 use crate::directory::HostDirectory;
 use crate::error::BrokerError;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use toolbus_audit::AuditLog;
+use toolbus_base::BoxFuture;
 use toolbus_engine::{Mailboxes, Names, Window};
 use toolbus_identity::{Agents, Identity};
-
-/// A boxed future that borrows its backend.
-pub type BackendFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The mailboxes behind a [`crate::BrokerServer`].
 pub trait Backend: Mailboxes {
@@ -42,10 +38,10 @@ pub trait Backend: Mailboxes {
     fn has_failed(&self) -> bool;
 
     /// Resolves with the error when storage has failed.
-    fn failed(&self) -> BackendFuture<'_, BrokerError>;
+    fn failed(&self) -> BoxFuture<'_, BrokerError>;
 
     /// Refuses new messages and waits until all accepted ones are durable, for at most `limit`.
-    fn drain(&self, limit: Duration) -> BackendFuture<'_, ()>;
+    fn drain(&self, limit: Duration) -> BoxFuture<'_, ()>;
 
     /// Whether a server serves it.
     fn set_served(&self, is_served: bool);

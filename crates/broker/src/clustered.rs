@@ -1,7 +1,7 @@
 //! The mailboxes of a cluster, as one of its brokers serves them: a router over the slots of all partitions. The partitions
 //! that this broker owns are cores of its own, the others are behind links.
 
-use crate::backend::{Backend, BackendFuture};
+use crate::backend::Backend;
 use crate::core::{BrokerCore, CoreOptions, PartitionOptions};
 use crate::directory::HostDirectory;
 use crate::error::{BrokerError, BrokerResult};
@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use toolbus_audit::AuditLog;
+use toolbus_base::BoxFuture;
 use toolbus_cluster::{Partition, Partitions, Router, Slot, SlotClock};
 use toolbus_engine::{Command, ConnId, Mailboxes, Names, Outbox, Peer, Window};
 use toolbus_identity::{Agents, Identity};
@@ -314,11 +315,11 @@ impl Backend for ClusterMailboxes {
         false
     }
 
-    fn failed(&self) -> BackendFuture<'_, BrokerError> {
+    fn failed(&self) -> BoxFuture<'_, BrokerError> {
         Box::pin(std::future::pending())
     }
 
-    fn drain(&self, limit: Duration) -> BackendFuture<'_, ()> {
+    fn drain(&self, limit: Duration) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let cores = self.cores();
             futures_util::future::join_all(cores.iter().map(|core| core.drain(limit))).await;

@@ -58,7 +58,7 @@ mod web_origin;
 mod wire;
 
 pub use app::{AppBody, AppFuture, BODY_PATIENCE, BodyReadError, HttpApp, PeerAddress, PeerCertificate, read_body};
-pub use backend::{Backend, BackendFuture};
+pub use backend::Backend;
 pub use clustered::{ClusterMailboxes, ClusterMailboxesOptions};
 pub use core::{BrokerCore, CoreOptions, PartitionOptions};
 pub use directory::{

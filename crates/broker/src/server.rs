@@ -23,6 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_audit::AuditLog;
+use toolbus_base::BoxFuture;
 use toolbus_engine::{Names, Share};
 use toolbus_identity::{AuthRefusal, Authenticator, Credential, Identity, Rights, SharedToken};
 use toolbus_policy::PolicySet;
@@ -241,7 +242,11 @@ impl BrokerServer {
 
     /// Serves until [`BrokerServer::stop`] is called or storage fails. If the future is dropped, as by aborting its task,
     /// the connections end too, and the data folder can be opened again.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener) -> BrokerResult<()> {
+    pub fn serve(self: Arc<Self>, listener: TcpListener) -> BoxFuture<'static, BrokerResult<()>> {
+        Box::pin(self.run(listener))
+    }
+
+    async fn run(self: Arc<Self>, listener: TcpListener) -> BrokerResult<()> {
         let _ended = Serving::begin(&self.shared);
         let following = Arc::clone(&self);
         // It may write to the mailboxes' log, which blocks.

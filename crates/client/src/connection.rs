@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_websockets::{Error as WsError, Limits, Message, WebSocketStream};
+use toolbus_base::BoxFuture;
 use toolbus_protocol::{
     AgentRef, BrokerFrame, ClientFrame, ClientLink, ErrorCode, Framing, Hello, PROTOCOL_VERSION, Refusal, Welcome, json,
 };
@@ -104,10 +105,13 @@ impl Address {
     }
 }
 
-pub async fn connect(destination: &Destination, options: &ClientOptions) -> BrokerResult<Connection> {
+pub fn connect<'a>(
+    destination: &'a Destination,
+    options: &'a ClientOptions,
+) -> BoxFuture<'a, BrokerResult<Connection>> {
     match &destination.endpoint {
-        Endpoint::Network { brokers, token } => brokers.connect(&destination.agent, token, options).await,
-        Endpoint::Local(links) => within(options.connect_timeout, connect_link(links)).await,
+        Endpoint::Network { brokers, token } => Box::pin(brokers.connect(&destination.agent, token, options)),
+        Endpoint::Local(links) => Box::pin(within(options.connect_timeout, connect_link(links))),
     }
 }
 

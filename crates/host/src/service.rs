@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use toolbus_audit::Record;
+use toolbus_base::BoxFuture;
 use toolbus_call::{CancelBy, Event};
 use toolbus_client::{BrokerClient, BrokerError, Cancellation};
 use toolbus_journal::{Journal, JournalIdentity};
@@ -30,7 +31,15 @@ pub enum HostError {
 
 /// Serves the configured servers until the token is cancelled, then returns within [`HostLimits::stop`](crate::HostLimits::stop).
 /// All server processes have ended when this returns, or their time to close has passed, and queued replies are sent.
-pub async fn run_host(client: BrokerClient, options: HostOptions, stop: CancellationToken) -> Result<(), HostError> {
+pub fn run_host(
+    client: BrokerClient,
+    options: HostOptions,
+    stop: CancellationToken,
+) -> BoxFuture<'static, Result<(), HostError>> {
+    Box::pin(run(client, options, stop))
+}
+
+async fn run(client: BrokerClient, options: HostOptions, stop: CancellationToken) -> Result<(), HostError> {
     tokio::select! {
         subscribed = client.subscribe_with(claim_of(&options.journal)) => subscribed?,
         () = stop.cancelled() => {

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
+use toolbus_base::BoxFuture;
 use toolbus_cluster::{Partition, Partitions};
 use toolbus_identity::AgentsFolder;
 
@@ -71,7 +72,11 @@ pub struct Cluster {
 
 impl Cluster {
     /// Connects to a server and checks its version. The connection is restored by itself.
-    pub async fn connect(options: ClusterOptions) -> Result<Self, ClusterError> {
+    pub fn connect(options: ClusterOptions) -> BoxFuture<'static, Result<Self, ClusterError>> {
+        Box::pin(Self::establish(options))
+    }
+
+    async fn establish(options: ClusterOptions) -> Result<Self, ClusterError> {
         let servers = Servers::read(&options.servers);
         let client = connection::connect(&servers, options.credentials.as_ref(), &options.tls).await?;
         check_version(&client.server_info().version)?;
@@ -99,18 +104,24 @@ impl Cluster {
     }
 
     /// Reads the identity of the cluster, or creates it with that many partitions. Fails if it has another number.
-    pub async fn identity(&self, partitions: Partitions) -> Result<ClusterIdentity, ClusterError> {
-        identity::open(&self.bucket().await?, partitions).await
+    pub fn identity(&self, partitions: Partitions) -> BoxFuture<'_, Result<ClusterIdentity, ClusterError>> {
+        Box::pin(async move { identity::open(&self.bucket().await?, partitions).await })
     }
 
     /// The directory of hosts. `broker` is the name under which this broker reports the hosts that are connected to it.
-    pub async fn hosts(&self, identity: &ClusterIdentity, broker: &str) -> Result<SharedHosts, ClusterError> {
-        SharedHosts::open(Blobs::new(self.bucket().await?, identity.seed), broker.to_owned()).await
+    pub fn hosts<'a>(
+        &'a self,
+        identity: &'a ClusterIdentity,
+        broker: &'a str,
+    ) -> BoxFuture<'a, Result<SharedHosts, ClusterError>> {
+        let open =
+            async move { SharedHosts::open(Blobs::new(self.bucket().await?, identity.seed), broker.to_owned()).await };
+        Box::pin(open)
     }
 
     /// Joins the agents of a broker's data folder and those of the cluster, now and after every change.
-    pub async fn agents(&self, folder: AgentsFolder) -> Result<SharedAgents, ClusterError> {
-        SharedAgents::join(self.bucket().await?, folder).await
+    pub fn agents(&self, folder: AgentsFolder) -> BoxFuture<'_, Result<SharedAgents, ClusterError>> {
+        Box::pin(async move { SharedAgents::join(self.bucket().await?, folder).await })
     }
 
     /// The records of who owns which partition.

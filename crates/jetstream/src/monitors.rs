@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use toolbus_base::BoxFuture;
 
 /// How long a server may take to answer.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -38,7 +39,11 @@ struct MetaCluster {
 
 /// Checks that all servers sync every write before they confirm it. `addresses` are their monitoring ports. A minority of the
 /// servers may be away: a broker has to be able to start then.
-pub async fn check_sync(addresses: &[String]) -> Result<(), ClusterError> {
+pub fn check_sync(addresses: &[String]) -> BoxFuture<'_, Result<(), ClusterError>> {
+    Box::pin(check(addresses))
+}
+
+async fn check(addresses: &[String]) -> Result<(), ClusterError> {
     if addresses.is_empty() {
         return Err(Unmet::SyncUnknown.into());
     }

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
+use toolbus_base::BoxFuture;
 use toolbus_cluster::{
     Follower, Lease, LeaseEffect, LeaseEvent, LeaseOptions, Partition, Partitions, StreamDisk, TakeoverError, take_over,
 };
@@ -107,7 +108,11 @@ enum Command {
 
 impl Ownership {
     /// Joins the cluster. Must be called within a tokio runtime.
-    pub async fn join(cluster: &Cluster, options: OwnershipOptions) -> Result<Self, ClusterError> {
+    pub fn join(cluster: &Cluster, options: OwnershipOptions) -> BoxFuture<'_, Result<Self, ClusterError>> {
+        Box::pin(Self::begin(cluster, options))
+    }
+
+    async fn begin(cluster: &Cluster, options: OwnershipOptions) -> Result<Self, ClusterError> {
         let leases = cluster.leases().await?;
         let stop = CancellationToken::new();
         let mut logs = Vec::new();

@@ -1,8 +1,6 @@
 //! The interface of a frontend to the bus: calls with events, one-way messages, host manifests, and the events of hosts
 //! that belong to no call. A trait, so that tests can replace the broker and the hosts.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -10,8 +8,7 @@ use toolbus_client::BrokerError;
 use toolbus_mcp::{HostEvent, HostManifest};
 use toolbus_protocol::Body;
 
-/// The return type of the async methods of the `dyn` traits of this crate.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub use toolbus_base::BoxFuture;
 
 /// A host in the broker's directory, connected or away. The manifest of an away host is the last one it announced.
 #[derive(Debug, Clone)]

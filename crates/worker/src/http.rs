@@ -194,6 +194,25 @@ impl HttpService {
             Ok(body) => body,
             Err((status, error)) => return reply::error(status, None, error),
         };
+        self.message(principal, headers, body).await
+    }
+
+    /// Handles the body of a POST.
+    fn message<'a>(
+        self: &'a Arc<Self>,
+        principal: Principal,
+        headers: &'a HeaderMap,
+        body: Bytes,
+    ) -> BoxFuture<'a, Response<HttpBody>> {
+        Box::pin(self.handle_message(principal, headers, body))
+    }
+
+    async fn handle_message(
+        self: &Arc<Self>,
+        principal: Principal,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Response<HttpBody> {
         let text = match ByteString::try_from(body) {
             Ok(text) => text,
             Err(_) => {

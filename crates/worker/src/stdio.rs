@@ -21,6 +21,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use toolbus_base::BoxFuture;
 use toolbus_mcp::{
     Era, Id, Message, MessageError, Outcome, Request, Response, RpcError, ScannedId, codes, parse_batch,
 };
@@ -63,12 +64,28 @@ pub enum StdioError {
 }
 
 /// Serves one client over two streams, until the client closes `input` or the service is stopped.
-pub async fn serve_streams(
+pub fn serve_streams(
     worker: Arc<Worker>,
-    input: impl AsyncRead + Unpin,
-    output: impl AsyncWrite + Unpin,
+    input: impl AsyncRead + Send + Unpin + 'static,
+    output: impl AsyncWrite + Send + Unpin + 'static,
     options: StdioOptions,
-) -> Result<(), StdioError> {
+) -> BoxFuture<'static, Result<(), StdioError>> {
+    serve(worker, Box::new(input), Box::new(output), options)
+}
+
+type Reader = Box<dyn AsyncRead + Send + Unpin>;
+type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+fn serve(
+    worker: Arc<Worker>,
+    input: Reader,
+    output: Writer,
+    options: StdioOptions,
+) -> BoxFuture<'static, Result<(), StdioError>> {
+    Box::pin(run(worker, input, output, options))
+}
+
+async fn run(worker: Arc<Worker>, input: Reader, output: Writer, options: StdioOptions) -> Result<(), StdioError> {
     let frontend = Frontend::new(worker, uuid::Uuid::new_v4().to_string());
     let news = News::open(&frontend);
     let calls = FuturesUnordered::new();
@@ -102,16 +119,16 @@ struct RunningCall {
     batch: Option<BatchNo>,
 }
 
-struct Service<W> {
+struct Service {
     frontend: Arc<Frontend>,
     news: News,
     calls: FuturesUnordered<PendingCall>,
     batches: Batches,
-    output: W,
+    output: Writer,
     options: StdioOptions,
 }
 
-impl<W: AsyncWrite + Unpin> Service<W> {
+impl Service {
     async fn run(&mut self, input: impl AsyncRead + Unpin) -> Result<(), StdioError> {
         let mut lines = Lines::new(input, self.options.max_line_bytes);
         loop {

@@ -1,7 +1,7 @@
 //! What connections and servers ask of the embedded mailboxes.
 
 use super::{BrokerCore, abort_after_panic};
-use crate::backend::{Backend, BackendFuture};
+use crate::backend::Backend;
 use crate::directory::HostDirectory;
 use crate::error::BrokerError;
 use crate::subscription;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use toolbus_audit::AuditLog;
-use toolbus_base::principal_of;
+use toolbus_base::{BoxFuture, principal_of};
 use toolbus_engine::{Command, ConnId, Mailboxes, Names, Outbox, Outgoing, Peer, Window};
 use toolbus_identity::{Agents, Identity};
 
@@ -47,11 +47,11 @@ impl Backend for BrokerCore {
         BrokerCore::has_failed(self)
     }
 
-    fn failed(&self) -> BackendFuture<'_, BrokerError> {
+    fn failed(&self) -> BoxFuture<'_, BrokerError> {
         Box::pin(BrokerCore::failed(self))
     }
 
-    fn drain(&self, limit: Duration) -> BackendFuture<'_, ()> {
+    fn drain(&self, limit: Duration) -> BoxFuture<'_, ()> {
         Box::pin(BrokerCore::drain(self, limit))
     }
 
