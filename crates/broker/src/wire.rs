@@ -271,7 +271,7 @@ pub fn code(refusal: &Refusal) -> ErrorCode {
     match refusal {
         Refusal::MailboxFull { .. } => ErrorCode::MailboxFull,
         Refusal::BrokerFull { .. } => ErrorCode::BrokerFull,
-        Refusal::ShareFull { .. } => ErrorCode::ShareFull,
+        Refusal::ShareFull { .. } | Refusal::MailboxShareFull { .. } => ErrorCode::ShareFull,
         Refusal::IdConflict { .. } => ErrorCode::IdConflict,
         Refusal::Expired { .. } => ErrorCode::Expired,
         Refusal::Cancelled { .. } => ErrorCode::Cancelled,

@@ -227,8 +227,8 @@ impl<A: Clone> CallMachine<A> {
         let Some(call) = self.calls.get(&no).filter(|call| call.request.task.is_some() && !call.accepted) else {
             return self.seek_join(no, cx);
         };
-        let agent = call.request.key.agent_name();
-        if let Err(failure) = self.check_task_limits(&agent, cx) {
+        let (agent, share) = (call.request.key.agent_name(), call.request.share.unwrap_or(Share::DEFAULT));
+        if let Err(failure) = self.check_task_limits(&agent, share, cx) {
             return self.fail(no, failure, End::Failed, cx);
         }
         if !self.count_rates(no, cx) {
@@ -245,14 +245,17 @@ impl<A: Clone> CallMachine<A> {
         }
     }
 
-    fn check_task_limits(&self, agent: &ByteString, cx: &Context<'_, A>) -> Result<(), Failure> {
+    fn check_task_limits(&self, agent: &ByteString, share: Share, cx: &Context<'_, A>) -> Result<(), Failure> {
         let count = |agent| cx.journal.count_tasks(agent, cx.now.wall);
         let (own, all) =
             (self.accepting.get(agent).copied().unwrap_or_default(), self.accepting.values().sum::<usize>());
+        let (own, all) = (count(Some(&**agent)) + own, count(None) + all);
         let (max_own, max) = (self.options.max_tasks_per_agent, self.options.max_tasks);
+        let free = max.saturating_sub(all);
         match () {
-            () if count(Some(&**agent)) + own >= max_own => Err(Failure::TooManyTasks { max: max_own, of_agent: true }),
-            () if count(None) + all >= max => Err(Failure::TooManyTasks { max, of_agent: false }),
+            () if own >= max_own => Err(Failure::TooManyTasks { max: max_own, of_agent: true }),
+            () if free == 0 => Err(Failure::TooManyTasks { max, of_agent: false }),
+            () if !share.admits(own as u64, free as u64) => Err(Failure::TooManyTasks { max: own, of_agent: true }),
             () => Ok(()),
         }
     }

@@ -1,12 +1,13 @@
 //! Acceptance of a delivered message: deduplication, authorisation, limits, and an immediate push where possible.
 
 use crate::engine::DeadlineEntry;
-use crate::ledger::{KnownId, PendingId};
+use crate::ledger::{KnownId, Payer, PendingId};
 use crate::message::size_of_sealed;
+use crate::totals::{Charge, Storing};
 use crate::unsettled::{Provisional, Stage, Waiter, Waiters};
 use crate::{
     ConnId, DEAD_LETTER_SUFFIX, Delivery, Effects, Engine, Fingerprint, MAX_MAILBOX_NAME_BYTES, Message, Millis,
-    Outgoing, PlantedBug, Refusal, Rights, Sender, Seq, fingerprint,
+    Outgoing, PlantedBug, Purpose, Refusal, Rights, Sender, Seq, Share, fingerprint,
 };
 use bytestring::ByteString;
 use smallvec::smallvec;
@@ -67,10 +68,15 @@ impl Engine {
         if known.is_some() {
             return Err(Refusal::IdConflict { id: delivery.id, mailbox: delivery.to });
         }
-        let size = size_of_sealed(delivery.sealed.len());
-        self.check_admission(&delivery, &from, rights, size)?;
+        let charge = Charge {
+            sender: self.sender_key(&from.name),
+            payer: self.payer(&from, &delivery),
+            owner: self.owner_key(&delivery.to),
+            size: size_of_sealed(delivery.sealed.len()),
+        };
+        self.check_admission(&delivery, &from, rights, charge)?;
 
-        let index = self.mailbox(&delivery.to);
+        let index = self.mailbox_paid_by(&delivery.to, charge.agent());
         let age = delivery.age_ms.filter(|_| !self.options.planted(PlantedBug::RepetitionTakenForNew));
         if age.is_some() {
             // An earlier process of the broker may have pushed it and crashed before it was written.
@@ -94,10 +100,28 @@ impl Engine {
         } else {
             smallvec![waiter]
         };
-        Ok(self.enqueue(now, index, message, waiters, effects))
+        Ok(self.enqueue(now, index, message, charge.payer, waiters, effects))
     }
 
-    fn check_admission(&self, delivery: &Delivery, from: &Sender, rights: Rights, size: u64) -> Result<(), Refusal> {
+    /// A reply that settles its request uses the share of the agent that asked, which gets one for each request. Anything
+    /// else uses the share of its sender, so that no agent can use up the share of another one.
+    fn payer(&self, from: &Sender, delivery: &Delivery) -> Payer {
+        let (Some(ack), Some(request)) = (delivery.ack, delivery.correlation_id.as_deref()) else {
+            return Payer::Sender;
+        };
+        match self.find_from(&delivery.to, &from.name, request) {
+            Some((_, known)) if known.pending && known.seq == ack => Payer::Recipient,
+            _ => Payer::Sender,
+        }
+    }
+
+    fn check_admission(
+        &self,
+        delivery: &Delivery,
+        from: &Sender,
+        rights: Rights,
+        charge: Charge,
+    ) -> Result<(), Refusal> {
         let options = &self.options;
         if self.stopping() {
             return Err(Refusal::ShuttingDown);
@@ -108,13 +132,18 @@ impl Engine {
         if delivery.deadline_ms == Some(0) {
             return Err(Refusal::Expired { id: delivery.id.clone(), mailbox: delivery.to.clone() });
         }
-        let share = || self.known_names.share(from.role.as_deref());
-        let sender = (self.sender_key(&from.name), self.owner_key(&from.name), rights);
-        self.totals.check(options, sender, size, share)?;
+        let share = || {
+            let share = self.known_names.share(from.role.as_deref());
+            if rights.host { share.max(Share::DEFAULT) } else { share }
+        };
+        let storing = || Storing { sender: charge.sender, owner: self.owner_key(&from.name), rights, share };
+        self.totals.check(options, charge, storing())?;
         let mailbox = self.names.get(&*delivery.to).map(|&index| &self.boxes[index]);
-        if mailbox.is_none() && self.boxes.len() >= options.mailboxes {
-            return Err(Refusal::TooManyMailboxes { limit: options.mailboxes });
+        // The reply to a request waits in the sender's mailbox, which may be gone until then.
+        if mailbox.is_none() || (delivery.purpose == Purpose::Request && rights.has_share()) {
+            self.totals.check_mailbox(options, self.boxes.len(), charge.payer, storing())?;
         }
+        let size = charge.size;
         let (messages, bytes) = mailbox.map_or((0, 0), |mailbox| (mailbox.pending, mailbox.pending_bytes));
         if messages >= options.mailbox_messages || bytes + size > options.mailbox_bytes {
             return Err(Refusal::MailboxFull { mailbox: delivery.to.clone(), messages, bytes });
@@ -128,15 +157,16 @@ impl Engine {
         now: Millis,
         index: usize,
         message: Arc<Message>,
+        payer: Payer,
         waiters: Waiters,
         effects: &mut Effects,
     ) -> Seq {
         let (seq, size) = (message.seq, message.size());
         let sender = self.sender_key(&message.from.name);
-        let pending = PendingId { seq, content: message.content, sender, size: size as u32 };
+        let pending = PendingId { seq, content: message.content, sender, size: size as u32, payer };
         self.ledger.insert_pending(message.fingerprint, pending);
         self.message_changed(index, message.fingerprint);
-        self.totals.add(sender, self.boxes[index].owner, size);
+        self.totals.add(Charge { sender, payer, owner: self.boxes[index].owner, size });
         let mailbox = &mut self.boxes[index];
         if mailbox.pending == 0 {
             mailbox.oldest_hint = now;
@@ -221,6 +251,7 @@ impl Engine {
         message: &Message,
         effects: &mut Effects,
     ) -> Seq {
+        let payer = self.ledger.payer(&message.fingerprint);
         let dead = self.mailbox(name);
         let dead_letter = Arc::new(Message {
             seq: self.unsettled.end(),
@@ -234,6 +265,6 @@ impl Engine {
             accepted_at: message.accepted_at,
             expires_at: None,
         });
-        self.enqueue(now, dead, dead_letter, Waiters::new(), effects)
+        self.enqueue(now, dead, dead_letter, payer, Waiters::new(), effects)
     }
 }

@@ -1,6 +1,7 @@
 //! Group commit: contents and due time of the next batch, and the handling of a synced or refused one.
 
-use crate::ledger::PendingId;
+use crate::ledger::{Payer, PendingId};
+use crate::totals::Charge;
 use crate::unsettled::{Provisional, Waiters};
 use crate::{ConnId, Effects, Engine, Fingerprint, Message, Millis, Outgoing, Refusal, Seq};
 use std::collections::{BTreeMap, BTreeSet};
@@ -241,7 +242,7 @@ impl Engine {
 
     fn discard_refused(&mut self, message: &Message) {
         let owner = self.owner_key(&message.mailbox);
-        self.totals.remove(self.ledger.sender(&message.fingerprint), owner, message.size());
+        self.totals.remove(self.charge(&message.fingerprint, owner, message.size()));
         self.ledger.forget(&message.fingerprint);
         self.open.attempts.remove(&message.seq);
         if let Some(at) = message.expires_at {
@@ -278,9 +279,10 @@ impl Engine {
             self.ledger.forget_settled(&settled.fingerprint);
             return None;
         };
-        let pending = PendingId { seq, content: settled.content, sender, size: settled.size as u32 };
+        let payer = Payer::Sender;
+        let pending = PendingId { seq, content: settled.content, sender, size: settled.size as u32, payer };
         self.ledger.revive(settled.fingerprint, pending);
-        self.totals.add(sender, self.owner_key(&name), settled.size);
+        self.totals.add(Charge { sender, payer, owner: self.owner_key(&name), size: settled.size });
         let expires_at = deadline.as_ref().map(|((at, _), _)| *at);
         self.deadlines.extend(deadline);
         let index = self.mailbox(&name);

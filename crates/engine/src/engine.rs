@@ -346,13 +346,20 @@ impl Engine {
     }
 
     /// Returns the index of the mailbox of that name, and creates the mailbox if it does not exist.
+    /// It uses the share of its owner.
     pub(crate) fn mailbox(&mut self, name: &str) -> usize {
+        self.mailbox_paid_by(name, self.owner_key(name))
+    }
+
+    /// The same, for a mailbox that uses the share of the agent with that key.
+    pub(crate) fn mailbox_paid_by(&mut self, name: &str, payer: u64) -> usize {
         if let Some(&index) = self.names.get(name) {
             return index;
         }
         let name: Arc<str> = Arc::from(name);
         let (owner, window) = (self.owner_key(&name), self.options.window(false));
-        let index = self.boxes.insert(Mailbox::new(Arc::clone(&name), owner, window));
+        let index = self.boxes.insert(Mailbox::new(Arc::clone(&name), (owner, payer), window));
+        self.totals.add_mailbox(payer);
         self.boxes[index].followed = self.follows.follows_mailbox(&name);
         self.names.insert(name, index);
         index
@@ -370,6 +377,7 @@ impl Engine {
         if self.boxes[index].is_idle() {
             let gone = self.boxes.remove(index);
             self.names.remove(&gone.name);
+            self.totals.remove_mailbox(gone.payer);
         }
     }
 }

@@ -92,6 +92,15 @@ pub struct SenderKey {
     pub agent: u64,
 }
 
+/// Whose share a pending message uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Payer {
+    #[default]
+    Sender,
+    /// The message is a reply that settled the recipient's own request: the recipient has caused it.
+    Recipient,
+}
+
 /// The ledger entry of a pending message.
 #[derive(Debug, Clone, Copy)]
 pub struct PendingId {
@@ -99,6 +108,7 @@ pub struct PendingId {
     pub content: u64,
     pub sender: SenderKey,
     pub size: u32,
+    pub payer: Payer,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -112,7 +122,7 @@ struct SettledId {
 
 impl Ledger {
     pub fn get(&self, fingerprint: &Fingerprint) -> Option<KnownId> {
-        if let Some(PendingId { seq, content, sender, size }) = self.pending.get(fingerprint).copied() {
+        if let Some(PendingId { seq, content, sender, size, .. }) = self.pending.get(fingerprint).copied() {
             return Some(KnownId { seq, content, size, sender: Some(sender.mailbox), pending: true, withdrawn: false });
         }
         let SettledId { seq, content, sender } =
@@ -128,6 +138,11 @@ impl Ledger {
     /// The sender of a pending message.
     pub fn sender(&self, fingerprint: &Fingerprint) -> SenderKey {
         self.pending.get(fingerprint).map(|known| known.sender).unwrap_or_default()
+    }
+
+    /// Whose share a pending message uses.
+    pub fn payer(&self, fingerprint: &Fingerprint) -> Payer {
+        self.pending.get(fingerprint).map(|known| known.payer).unwrap_or_default()
     }
 
     pub fn insert_pending(&mut self, fingerprint: Fingerprint, id: PendingId) {

@@ -37,6 +37,8 @@ pub struct Mailbox {
     pub name: Arc<str>,
     /// Hash of the agent that it belongs to.
     pub owner: u64,
+    /// Key of the agent whose share the mailbox uses.
+    pub payer: u64,
     /// Number of messages that are not settled. Each is in exactly one of `leases`, `skipped`, `stored` and `waiting`.
     pub pending: u64,
     pub pending_bytes: u64,
@@ -68,10 +70,11 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    pub fn new(name: Arc<str>, owner: u64, window: Window) -> Self {
+    pub fn new(name: Arc<str>, (owner, payer): (u64, u64), window: Window) -> Self {
         Self {
             name,
             owner,
+            payer,
             window,
             pending: 0,
             pending_bytes: 0,

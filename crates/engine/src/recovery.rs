@@ -1,7 +1,8 @@
 //! Recovery: the store replays its records in order, and the engine rebuilds its state.
 
 use crate::engine::DeadlineEntry;
-use crate::ledger::{KnownId, PendingId};
+use crate::ledger::{KnownId, Payer, PendingId};
+use crate::totals::Charge;
 use crate::unsettled::Unsettled;
 use crate::{AttemptsNote, Engine, Fingerprint, Millis, PlantedBug, Seq, Settled};
 use bytestring::ByteString;
@@ -39,10 +40,13 @@ impl Engine {
         }
         self.supersede(&message);
         let sender = self.sender_key(message.from);
-        let pending = PendingId { seq: message.seq, content: message.content, sender, size: message.size as u32 };
+        // Whether it settled a request is not in the log.
+        let payer = Payer::Sender;
+        let size = message.size as u32;
+        let pending = PendingId { seq: message.seq, content: message.content, sender, size, payer };
         self.ledger.insert_pending(message.fingerprint, pending);
-        let index = self.mailbox(message.mailbox);
-        self.totals.add(sender, self.boxes[index].owner, message.size);
+        let index = self.mailbox_paid_by(message.mailbox, sender.agent);
+        self.totals.add(Charge { sender, payer, owner: self.boxes[index].owner, size: message.size });
         let mailbox = &mut self.boxes[index];
         if mailbox.pending == 0 {
             mailbox.oldest_hint = message.accepted_at;
@@ -92,7 +96,7 @@ impl Engine {
         let Some(&index) = self.names.get(mailbox) else { return };
         let size = self.ledger.get(fingerprint).map_or(0, |known| u64::from(known.size));
         self.boxes[index].remove(seq, size);
-        self.totals.remove(self.ledger.sender(fingerprint), self.boxes[index].owner, size);
+        self.totals.remove(self.charge(fingerprint, self.boxes[index].owner, size));
         self.ledger.forget(fingerprint);
         self.drop_if_idle(index);
     }

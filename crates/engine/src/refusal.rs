@@ -24,12 +24,20 @@ pub enum Refusal {
         bytes: u64,
     },
     /// The sending agent has used up its share.
-    #[error("your share of the broker is used up ({messages} of your messages, {bytes} bytes, are pending)")]
+    #[error(
+        "your share of the broker is used up (pending: {messages} messages, {bytes} bytes, that you have sent or that answer you)"
+    )]
     ShareFull {
         /// Pending messages of the agent.
         messages: u64,
         /// Their size.
         bytes: u64,
+    },
+    /// The agent owns, or has created by its messages, too many mailboxes.
+    #[error("your share of the broker's mailboxes is used up ({mailboxes} that you own or have created)")]
+    MailboxShareFull {
+        /// Mailboxes of the agent.
+        mailboxes: u64,
     },
     /// The id was used before, with other content or by another sender.
     #[error("id '{id}' was already used for another message to '{mailbox}'")]
@@ -82,7 +90,7 @@ pub enum Refusal {
     #[error("mailbox limit reached ({limit} mailboxes)")]
     TooManyMailboxes {
         /// The limit.
-        limit: usize,
+        limit: u64,
     },
     /// The connection can't follow more peers and messages.
     #[error("limit of followed peers and messages reached ({limit})")]

@@ -3,6 +3,7 @@
 
 use crate::engine::Conn;
 use crate::ledger::{KnownId, SenderKey};
+use crate::totals::Charge;
 use crate::{Command, DEAD_LETTER_SUFFIX, Delivery, Engine, Fingerprint, PlantedBug, Refusal, Sender, fingerprint};
 use bytestring::ByteString;
 use std::sync::Arc;
@@ -206,6 +207,11 @@ impl Engine {
 
     pub(crate) fn sender_key(&self, name: &str) -> SenderKey {
         SenderKey { mailbox: self.sender_hash(name), agent: self.sender_hash(principal_of(name)) }
+    }
+
+    /// What a pending message uses of whose share.
+    pub(crate) fn charge(&self, fingerprint: &Fingerprint, owner: u64, size: u64) -> Charge {
+        Charge { sender: self.ledger.sender(fingerprint), payer: self.ledger.payer(fingerprint), owner, size }
     }
 
     /// Hashes the agent that a mailbox belongs to.

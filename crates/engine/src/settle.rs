@@ -156,12 +156,14 @@ impl Engine {
         onto: Option<Seq>,
     ) -> Waiters {
         let known = self.ledger.get(&fingerprint).expect("a pending message is in the ledger");
-        let (size, sender) = (u64::from(known.size), self.ledger.sender(&fingerprint));
+        let size = u64::from(known.size);
+        let charge = self.charge(&fingerprint, self.boxes[index].owner, size);
+        let sender = charge.sender;
         let expires_at = self.boxes[index].leases.get(&seq).and_then(|lease| lease.expires_at);
         let deadline = expires_at.and_then(|at| self.deadlines.remove_entry(&(at, seq)));
         self.boxes[index].remove(seq, size);
         self.open.attempts.remove(&seq);
-        self.totals.remove(sender, self.boxes[index].owner, size);
+        self.totals.remove(charge);
         let limits = (self.options.history_ids, self.options.history_age);
         self.ledger.settle(fingerprint, known.content, now, limits);
         self.message_changed(index, fingerprint);

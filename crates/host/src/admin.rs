@@ -14,7 +14,7 @@ use toolbus_protocol::{AgentRef, ErrorCode, InboxMessage, MsgId, principal_of};
 
 /// Maximum rows of an answer; the rest is only counted.
 pub const MAX_ROWS: usize = 1000;
-/// Maximum concurrent queries; one agent may have a quarter of them.
+/// Maximum concurrent queries, of which an agent has a share.
 const MAX_QUERIES: usize = 256;
 /// How long to wait for a cancelled call to end before it is reported as still running: a little longer than its server
 /// gets.
@@ -28,7 +28,7 @@ impl Host {
         let waits = matches!(request, AdminRequest::TaskWait { .. });
         let permit = (!waits).then(|| self.task_memory.query_permit(viewer.name(), MAX_QUERIES));
         if matches!(permit, Some(None)) {
-            let message = format!("query limit reached ({MAX_QUERIES} at a time, a quarter of them per agent)");
+            let message = format!("query limit reached ({MAX_QUERIES} at a time, of which each agent has a share)");
             return failure::bus(ErrorCode::TooManyCalls, message).into();
         }
         if let Some(outcome) = self.task_query(&message.from, &request).await {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use store::{Parking, Verdict};
 use tokio::time::{Instant, interval};
 use toolbus_audit::{Caller as AuditCaller, Record, canonical::canonical, sha256_hex};
-use toolbus_base::now_ms;
+use toolbus_base::{Share, now_ms};
 use toolbus_call::Millis;
 use toolbus_mcp::{Members, MembersError, Raw, Rpc, RpcError, TaskWish, codes, raw};
 use toolbus_protocol::ErrorCode;
@@ -57,7 +57,8 @@ impl PendingApproval {
 pub async fn park(host: &Arc<Host>, slot: &Slot, until: Millis) -> Result<(), Given> {
     let pending = Arc::new(pending(host, slot, until)?);
     let approvals = Arc::clone(&host.options.approvals);
-    let mut parking = match approvals.park(Arc::clone(&pending), &host.options.limits) {
+    let share = host.share_of(pending.role.as_deref()).unwrap_or(Share::DEFAULT);
+    let mut parking = match approvals.park(Arc::clone(&pending), share, &host.options.limits) {
         Ok(Parking::Waits(parked)) => parked,
         Ok(Parking::Decided(verdict)) => return apply_verdict(host, slot, &pending, &verdict).await,
         Err(full) => return Err(failure::bus(ErrorCode::TooManyApprovals, full.to_string()).into()),

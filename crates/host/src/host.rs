@@ -82,10 +82,8 @@ pub struct HostLimits {
     pub start_quiet: Duration,
     /// Minimum time between two announcements.
     pub announce_interval: Duration,
-    /// Maximum calls that wait for approval; further ones are refused.
+    /// Maximum calls that wait for approval, of which an agent has its share; further ones are refused.
     pub max_parked: usize,
-    /// Maximum calls per agent that wait for approval.
-    pub max_parked_per_agent: usize,
     /// Maximum total size of the params of calls that wait for approval.
     pub max_parked_bytes: usize,
     /// The same per agent. It must fit into one reply, because the approver is shown all of it.
@@ -137,7 +135,6 @@ impl Default for HostLimits {
             start_quiet: Duration::from_secs(5),
             announce_interval: Duration::from_millis(250),
             max_parked: 256,
-            max_parked_per_agent: 64,
             max_parked_bytes: 32 << 20,
             max_parked_bytes_per_agent: 8 << 20,
             approval_time: Duration::from_secs(24 * 3600),

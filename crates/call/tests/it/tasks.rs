@@ -94,33 +94,48 @@ fn a_refused_task_that_was_resumed_is_journaled() {
 
 #[test]
 fn the_number_of_tasks_is_limited_per_agent_and_in_total() {
-    let mut host = Host::with(|options| (options.max_tasks, options.max_tasks_per_agent) = (3, 2));
+    let mut host = Host::with(|options| (options.max_tasks, options.max_tasks_per_agent) = (5, 2));
     accept(&mut host, task("a#1", "a1"));
     host.arrives(task("a#2", "a2"));
     host.seen();
     host.arrives(task("a#3", "a3"));
     host.expect(["reply a3: more than 2 tasks of the agent"]);
-    host.arrives(task("b", "b1"));
-    host.expect(["journal b1: TASK, synced"]);
+    for agent in ["b", "d", "e"] {
+        host.arrives(task(agent, &format!("{agent}1")));
+        host.expect([&format!("journal {agent}1: TASK, synced")]);
+    }
     host.arrives(task("c", "c1"));
-    host.expect(["reply c1: more than 3 tasks"]);
+    host.expect(["reply c1: more than 5 tasks"]);
     host.synced();
     host.seen();
     host.arrives(task("c", "c2"));
-    host.expect(["reply c2: more than 3 tasks"]);
+    host.expect(["reply c2: more than 5 tasks"]);
     // They count until they expire, and not longer.
     host.synced();
-    for id in ["a1", "a2", "b1"] {
+    for id in ["a1", "a2", "b1", "d1", "e1"] {
         host.answers(id, "done");
     }
     host.synced();
     host.passes(59_999);
     host.seen();
     host.arrives(task("c", "c3"));
-    host.expect(["reply c3: more than 3 tasks"]);
+    host.expect(["reply c3: more than 5 tasks"]);
     host.passes(1);
     host.arrives(task("c", "c4"));
     host.expect(["journal c4: TASK, synced"]);
+}
+
+#[test]
+fn agents_with_many_tasks_leave_room_for_the_tasks_of_another_one() {
+    let mut host = Host::with(|options| options.max_tasks = 21);
+    for agent in ["a", "b", "c", "d", "e"] {
+        for number in 0..6 {
+            host.arrives(task(agent, &format!("{agent}{number}")));
+        }
+    }
+    host.seen();
+    host.arrives(task("f", "f1"));
+    host.expect(["journal f1: TASK, synced"]);
 }
 
 #[test]

@@ -119,6 +119,7 @@ values! {
         17 MayNotSend { mailbox },
         18 NotAHost,
         19 OperatorOnly,
+        20 MailboxShareFull { mailboxes },
     }
     enum Purpose {
         1 Request,
@@ -259,6 +260,7 @@ mod tests {
             Refusal::Displaced { mailbox: mailbox.clone() },
             Refusal::DiskFull,
             Refusal::TooManyMailboxes { limit: 3 },
+            Refusal::MailboxShareFull { mailboxes: 3 },
             Refusal::TooManyFollows { limit: 4 },
             Refusal::ShuttingDown,
             Refusal::Unreadable { id: id.clone() },

@@ -2,7 +2,7 @@
 
 use crate::support::{Harness, Received, delivery, refused};
 use std::sync::Arc;
-use toolbus_engine::{ConnId, Names, Refusal, Rights, Sender, Share};
+use toolbus_engine::{Command, ConnId, Delivery, Names, Purpose, Refusal, Rights, Sender, Share};
 
 const WORKER: Rights = Rights { unrestricted: false, host: false, operator: false };
 const HOST: Rights = Rights { host: true, ..WORKER };
@@ -11,8 +11,8 @@ const OPERATOR: Rights = Rights { operator: true, ..WORKER };
 struct AnyMessage;
 
 impl Names for AnyMessage {
-    fn is_host(&self, _mailbox: &str) -> bool {
-        false
+    fn is_host(&self, mailbox: &str) -> bool {
+        mailbox == "host"
     }
 
     fn may_message(&self, _from: &Sender, _to: &str) -> bool {
@@ -165,18 +165,128 @@ fn a_refused_request_is_reported_once_and_only_by_its_recipient() {
     assert_eq!(harness.engine.refused("nowhere", &tags), Vec::<Arc<str>>::new());
 }
 
+fn subscribed_host(harness: &mut Harness) -> ConnId {
+    let host = connect(harness, "host", HOST);
+    harness.handle(host, Command::Subscribe);
+    host
+}
+
+/// A reply that settles the request.
+fn reply(harness: &Harness, request: &str, to: &str) -> Delivery {
+    Delivery {
+        correlation_id: Some(request.into()),
+        purpose: Purpose::HostReply,
+        ack: Some(harness.tag(request)),
+        ..delivery(to, &format!("reply-{request}"))
+    }
+}
+
 #[test]
-fn messages_that_wait_for_an_agent_count_against_its_share() {
+fn replies_that_an_agent_does_not_read_use_its_share() {
     let mut harness = harness();
-    let (worker, host) = (connect(&mut harness, "worker#1", WORKER), connect(&mut harness, "host", HOST));
-    (0..6).for_each(|number| harness.deliver(host, delivery("worker#1", &format!("reply{number}"))));
-    let full = Refusal::ShareFull { messages: 6, bytes: 600 };
-    assert_eq!(send(&mut harness, worker, "a", 1), [refused(full.clone(), "a0")]);
+    let (worker, host) = (connect(&mut harness, "worker#1", WORKER), subscribed_host(&mut harness));
+    for number in 0..5 {
+        let request = format!("a{number}");
+        harness.deliver(worker, delivery("host", &request));
+        let reply = reply(&harness, &request, "worker#1");
+        harness.deliver(host, reply);
+    }
+    harness.received(worker);
+    assert_eq!(send(&mut harness, worker, "b", 1), [share_full("b0")]);
     let same = connect(&mut harness, "worker#2", WORKER);
-    assert_eq!(send(&mut harness, same, "b", 1), [refused(full, "b0")], "in whichever of its mailboxes");
+    assert_eq!(send(&mut harness, same, "c", 1), [share_full("c0")], "in whichever of its mailboxes");
     let other = connect(&mut harness, "other", WORKER);
-    assert_eq!(send(&mut harness, other, "c", 1), []);
+    assert_eq!(send(&mut harness, other, "d", 1), []);
     let subscriber = harness.subscribe("worker#1");
-    (0..6).for_each(|number| harness.ack(subscriber, &format!("reply{number}")));
-    assert_eq!(send(&mut harness, worker, "a", 1), []);
+    (0..5).for_each(|number| harness.ack(subscriber, &format!("reply-a{number}")));
+    harness.received(worker);
+    assert_eq!(send(&mut harness, worker, "b", 1), []);
+}
+
+#[test]
+fn no_agent_can_use_up_the_share_of_another_one() {
+    let mut harness = harness();
+    let victim = connect(&mut harness, "victim", WORKER);
+    let hostile = connect(&mut harness, "hostile", WORKER);
+    let host = connect(&mut harness, "host", HOST);
+    for (sender, name) in [(hostile, "a"), (host, "b")] {
+        (0..6).for_each(|number| harness.deliver(sender, delivery("victim#never", &format!("{name}{number}"))));
+        assert!(!harness.received(sender).is_empty(), "its own share is used up, also that of a host");
+    }
+    assert_eq!(send(&mut harness, victim, "c", 2), []);
+}
+
+#[test]
+fn a_reply_that_settles_nothing_uses_the_share_of_its_sender() {
+    let mut harness = harness();
+    let (victim, host) = (connect(&mut harness, "victim", WORKER), subscribed_host(&mut harness));
+    harness.deliver(victim, delivery("host", "request"));
+    for number in 0..6 {
+        let reply = Delivery { ack: None, ..reply(&harness, "request", "victim") };
+        harness.deliver(host, Delivery { id: format!("reply{number}").into(), ..reply });
+    }
+    assert_eq!(send(&mut harness, victim, "a", 3), []);
+}
+
+/// A broker of 21 mailboxes, of which one agent may have 5 and only hosts and operators the last one.
+fn few_mailboxes() -> Harness {
+    let mut harness = Harness::with(|options| options.mailboxes = 21);
+    harness.engine.set_names(Arc::new(AnyMessage));
+    harness
+}
+
+fn send_to(harness: &mut Harness, conn: ConnId, to: &str) -> Vec<Received> {
+    harness.deliver(conn, delivery(to, to));
+    harness.received(conn)
+}
+
+fn mailboxes_full(id: &str) -> Received {
+    refused(Refusal::MailboxShareFull { mailboxes: 5 }, id)
+}
+
+#[test]
+fn an_agent_can_create_only_its_share_of_the_mailboxes() {
+    let mut harness = few_mailboxes();
+    let hostile = connect(&mut harness, "hostile", WORKER);
+    let honest = connect(&mut harness, "honest", WORKER);
+    (0..5).for_each(|number| assert_eq!(send_to(&mut harness, hostile, &format!("honest#{number}")), []));
+    assert_eq!(send_to(&mut harness, hostile, "honest#5"), [mailboxes_full("honest#5")]);
+    harness.deliver(hostile, delivery("honest#4", "another"));
+    assert_eq!(harness.received(hostile), [], "an existing one");
+    assert_eq!(send_to(&mut harness, honest, "sink"), []);
+}
+
+#[test]
+fn the_mailboxes_of_unread_replies_use_the_share_of_their_owner() {
+    let mut harness = few_mailboxes();
+    let host = subscribed_host(&mut harness);
+    for number in 0..5 {
+        let name = format!("hostile#{number}");
+        let conn = connect(&mut harness, &name, WORKER);
+        let request = format!("a{number}");
+        harness.deliver(conn, Delivery { purpose: Purpose::Request, ..delivery("host", &request) });
+        harness.disconnect(conn);
+        let reply = reply(&harness, &request, &name);
+        harness.deliver(host, reply);
+    }
+    let again = connect(&mut harness, "hostile#5", WORKER);
+    harness.deliver(again, Delivery { purpose: Purpose::Request, ..delivery("host", "a5") });
+    assert_eq!(harness.received(again), [mailboxes_full("a5")]);
+    let honest = connect(&mut harness, "honest", WORKER);
+    harness.deliver(honest, Delivery { purpose: Purpose::Request, ..delivery("host", "b") });
+    assert_eq!(harness.received(honest), []);
+}
+
+#[test]
+fn a_mailbox_that_is_gone_uses_no_share() {
+    let mut harness = few_mailboxes();
+    let worker = connect(&mut harness, "worker", WORKER);
+    for number in 0..12 {
+        let name = format!("sink#{number}");
+        assert_eq!(send_to(&mut harness, worker, &name), []);
+        let sink = harness.subscribe(&name);
+        harness.ack(sink, &name);
+        harness.disconnect(sink);
+        harness.received(worker);
+    }
 }

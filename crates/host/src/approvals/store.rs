@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use toolbus_base::Share;
 use toolbus_protocol::principal_of;
 
 const FILE: &str = "approvals.json";
@@ -98,12 +99,17 @@ impl Approvals {
         Ok(Self { file: Some(file), state: Arc::new(Mutex::new(state)), ..Self::default() })
     }
 
-    pub(super) fn park(&self, pending: Arc<PendingApproval>, limits: &HostLimits) -> Result<Parking, Full> {
+    pub(super) fn park(
+        &self,
+        pending: Arc<PendingApproval>,
+        share: Share,
+        limits: &HostLimits,
+    ) -> Result<Parking, Full> {
         let mut state = self.lock();
         if let Some(verdict) = state.verdicts.get(&pending.id) {
             return Ok(Parking::Decided(verdict.clone()));
         }
-        state.check_limits(&pending, limits)?;
+        state.check_limits(&pending, share, limits)?;
         let (sender, verdict) = watch::channel(None);
         let id = pending.id.clone();
         state.parked.insert(id.clone(), (pending, sender));
@@ -187,25 +193,30 @@ impl Approvals {
 }
 
 impl State {
-    /// The limits per agent keep one agent from using up the limits of all.
-    fn check_limits(&self, new: &PendingApproval, limits: &HostLimits) -> Result<(), Full> {
+    /// An agent may use its share of what is free, so something is left for the next agent.
+    fn check_limits(&self, new: &PendingApproval, share: Share, limits: &HostLimits) -> Result<(), Full> {
         let agent = principal_of(&new.caller);
         let all = || self.parked.values().map(|(pending, _)| pending);
         let own = || all().filter(|pending| principal_of(&pending.caller) == agent);
-        let bytes = |of: usize| of + new.bytes();
-        if self.parked.len() >= limits.max_parked {
+        let free = limits.max_parked.saturating_sub(self.parked.len());
+        if free == 0 {
             return Err(Full::Calls(limits.max_parked));
         }
-        if own().count() >= limits.max_parked_per_agent {
-            return Err(Full::CallsOfAgent(agent.to_owned(), limits.max_parked_per_agent));
+        let calls = own().count();
+        if !share.admits(calls as u64, free as u64) {
+            return Err(Full::CallsOfAgent(agent.to_owned(), calls));
         }
-        if bytes(own().map(|pending| pending.bytes()).sum()) > limits.max_parked_bytes_per_agent {
-            return Err(Full::BytesOfAgent(agent.to_owned(), limits.max_parked_bytes_per_agent));
+        let size = |pending: &Arc<PendingApproval>| pending.bytes();
+        let (bytes, before) = (own().map(size).sum::<usize>(), all().map(size).sum::<usize>());
+        let free = limits.max_parked_bytes.saturating_sub(before);
+        match new.bytes() {
+            more if bytes + more > limits.max_parked_bytes_per_agent => {
+                Err(Full::BytesOfAgent(agent.to_owned(), bytes))
+            }
+            more if more > free => Err(Full::Bytes(limits.max_parked_bytes)),
+            _ if !share.admits(bytes as u64, free as u64) => Err(Full::BytesOfAgent(agent.to_owned(), bytes)),
+            _ => Ok(()),
         }
-        if bytes(all().map(|pending| pending.bytes()).sum()) > limits.max_parked_bytes {
-            return Err(Full::Bytes(limits.max_parked_bytes));
-        }
-        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
-use toolbus_base::now_ms;
+use toolbus_base::{Share, now_ms};
 use toolbus_mcp::{Members, Raw, RpcError};
 use toolbus_protocol::MsgId;
 
@@ -14,8 +14,6 @@ const MAX_REFUSALS_PER_AGENT: usize = 256;
 /// Errors longer than this are truncated.
 const MAX_REFUSAL_BYTES: usize = 2048;
 const MAX_REASON_CHARS: usize = 256;
-/// One agent may have `1 / AGENT_SHARE` of all waits and of all queries.
-const AGENT_SHARE: usize = 4;
 /// Maximum length of a progress message.
 const MAX_MESSAGE_CHARS: usize = 500;
 
@@ -83,7 +81,8 @@ impl State {
 impl AgentCounts {
     fn is_full(&self, agent: &str, max: usize) -> bool {
         let of_agent = self.0.get(agent).copied().unwrap_or_default();
-        of_agent >= (max / AGENT_SHARE).max(1) || self.0.values().sum::<usize>() >= max
+        let free = max.saturating_sub(self.0.values().sum::<usize>());
+        !Share::DEFAULT.admits(of_agent as u64, free as u64)
     }
 
     fn leave(&mut self, agent: &str) {
@@ -271,7 +270,9 @@ mod tests {
         let _others = [memory.query_permit("a", 8).expect("room"), memory.wait_permit("a", 8).expect("room")];
         assert!(memory.query_permit("a", 8).is_none() && memory.wait_permit("a", 8).is_some());
         drop(first);
-        let _more = ["a", "b", "b", "c", "c", "d", "d"].map(|agent| memory.query_permit(agent, 8).expect("room"));
-        assert!(memory.query_permit("e", 8).is_none() && memory.query_permit("e", 9).is_some());
+        let _more = ["a", "b", "c", "d"].map(|agent| memory.query_permit(agent, 8).expect("room"));
+        assert!(memory.query_permit("b", 8).is_none(), "something is left for the next agent");
+        let _next = ["e", "f", "g"].map(|agent| memory.query_permit(agent, 8).expect("room"));
+        assert!(memory.query_permit("h", 8).is_none() && memory.query_permit("h", 9).is_some());
     }
 }

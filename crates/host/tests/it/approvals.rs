@@ -227,7 +227,6 @@ async fn calls_that_wait_for_approval_are_limited_in_number_and_bytes() {
     let state = tempfile::tempdir().expect("a folder");
     let mut options = options(&state);
     options.limits.max_parked = 3;
-    options.limits.max_parked_per_agent = 1;
     options.limits.max_parked_bytes = 500;
     options.limits.max_parked_bytes_per_agent = 450;
     let rig = Rig::with(options).await;
@@ -248,6 +247,26 @@ async fn calls_that_wait_for_approval_are_limited_in_number_and_bytes() {
     wait_for_pending(&boss, 2).await;
     let refused = other.rpc("one", "tools/call", params(20)).await.error();
     assert!(refused["message"].as_str().expect("a message").ends_with("bytes of waiting calls)"), "{refused}");
+}
+
+#[tokio::test]
+async fn agents_with_many_waiting_calls_leave_room_for_another_one() {
+    let state = tempfile::tempdir().expect("a folder");
+    let mut options = options(&state);
+    options.limits.max_parked = 12;
+    let rig = Rig::with(options).await;
+    let boss = agent(&rig, "b", "boss").await;
+    let mut waiting = Vec::new();
+    for name in ["w", "x", "y", "z"] {
+        let hostile = agent(&rig, name, "reader").await;
+        for _ in 0..4 {
+            waiting.push(add(&hostile).await);
+        }
+    }
+    wait_for_pending(&boss, 9).await;
+    let honest = agent(&rig, "honest", "reader").await;
+    let _call = add(&honest).await;
+    wait_for_pending(&boss, 10).await;
 }
 
 /// Starts and approves a call of `ask`; returns its `input_required` result.

@@ -270,7 +270,7 @@ async fn an_expired_task_is_ended_and_removed() {
 async fn tasks_are_limited_per_agent_and_in_total() {
     let folder = TestFolder::new();
     let mut options = options(vec![server()]);
-    (options.limits.max_tasks_per_agent, options.limits.max_tasks) = (2, 3);
+    (options.limits.max_tasks_per_agent, options.limits.max_tasks) = (2, 5);
     let rig = Rig::with(options).await;
     let (one, two) = (rig.modern("one").await, rig.modern("two").await);
     for worker in [&one, &one, &two] {

@@ -164,6 +164,7 @@ impl Model {
             }
             // An agent that stores nothing may always add a message.
             Refusal::ShareFull { messages, .. } => *messages > 0,
+            Refusal::MailboxShareFull { mailboxes } => *mailboxes > 0,
             Refusal::Expired { .. } => sent.deadline_ms.is_some(),
             Refusal::DiskFull | Refusal::TooManyMailboxes { .. } => true,
             Refusal::NotYourRequest { .. } => sent.answers.is_some_and(|request| !self.is_certainly_open(request)),
