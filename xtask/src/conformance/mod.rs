@@ -1,6 +1,7 @@
-//! `cargo xtask conformance`: the MCP conformance suite against one server, directly and through toolbus, in both eras.
-//! Every check that passes directly must also pass through toolbus.
+//! `cargo xtask conformance`: the MCP conformance suite against one server, directly, through toolbus and through a cluster of
+//! brokers, in both eras. Every check that passes directly must also pass on the other paths.
 
+mod cluster;
 mod suite;
 mod table;
 mod target;
@@ -61,6 +62,9 @@ pub fn run(args: &ConformanceArgs) -> Result<(), StepError> {
         })?);
         paths.push(measure("toolbus → HTTP", &parts, &output, |parts, folder| {
             Target::through_toolbus_http(&binary, parts, folder)
+        })?);
+        paths.push(measure("cluster → stdio", &parts, &output, |parts, folder| {
+            Target::through_cluster(&binary, parts, folder)
         })?);
     }
     table::print(&paths);
