@@ -83,6 +83,11 @@ impl MovedState {
         self.claims.contains_key(mailbox)
     }
 
+    /// The fence of a mailbox.
+    pub fn fence_of(&self, mailbox: &str) -> Option<Fence> {
+        self.claims.get(mailbox)?.fence
+    }
+
     /// The state of a partition: the claims of its own mailboxes and all generations, because agents have messages in all
     /// partitions. Every sequence number is that of the folder plus `first_seq`.
     pub fn of_partition(&self, first_seq: Seq, is_own: impl Fn(&str) -> bool) -> Self {

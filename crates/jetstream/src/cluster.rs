@@ -150,9 +150,10 @@ impl Cluster {
         Ok(self.bucket().await?.keys(crate::agents::PREFIX).await?.len())
     }
 
-    /// The addresses of the brokers of the cluster that renew their records now. Takes a few seconds.
-    pub async fn live_brokers(&self) -> Result<Vec<String>, ClusterError> {
-        members::live(&self.bucket().await?).await
+    /// The addresses of the brokers of the cluster that renew their records now, without those whose names have the prefix
+    /// `except`. Takes a few seconds.
+    pub async fn live_brokers(&self, except: &str) -> Result<Vec<String>, ClusterError> {
+        members::live(&self.bucket().await?, except).await
     }
 
     /// The storage of hosts, without following it. Its methods block, and must not be called from a task of the runtime.

@@ -93,10 +93,11 @@ pub(crate) async fn announce(leases: &Leases, name: &str, address: String, place
 /// How long the records are observed: longer than two renewals.
 const OBSERVED: Duration = Duration::from_secs(5);
 
-/// The addresses of the brokers whose records are renewed now.
-pub(crate) async fn live(bucket: &Bucket) -> Result<Vec<String>, ClusterError> {
+/// The addresses of the brokers whose records are renewed now. Those whose names have the prefix `except` don't count.
+pub(crate) async fn live(bucket: &Bucket, except: &str) -> Result<Vec<String>, ClusterError> {
+    let except = format!("{PREFIX}{except}");
     let mut before = BTreeMap::new();
-    for key in bucket.keys(PREFIX).await? {
+    for key in bucket.keys(PREFIX).await?.into_iter().filter(|key| !key.starts_with(&except)) {
         before.insert(key.clone(), bucket.revision(&key).await?);
     }
     if before.is_empty() {
@@ -104,7 +105,7 @@ pub(crate) async fn live(bucket: &Bucket) -> Result<Vec<String>, ClusterError> {
     }
     tokio::time::sleep(OBSERVED).await;
     let mut live = Vec::new();
-    for key in bucket.keys(PREFIX).await? {
+    for key in bucket.keys(PREFIX).await?.into_iter().filter(|key| !key.starts_with(&except)) {
         if let Some(value) = bucket.get(&key).await?
             && before.get(&key) != Some(&value.revision)
         {

@@ -21,6 +21,10 @@ const CLAIM: Duration = Duration::from_secs(120);
 /// How long the release of the partitions is awaited.
 const LEAVE: Duration = Duration::from_secs(5);
 
+/// Begins the names of movers among the brokers. Two of them can't work at the same time: each holds the lock of the folder
+/// that the mark of the cluster names.
+const MOVER: &str = "migrate-";
+
 /// A cluster that takes part in a move.
 pub struct ClusterSide {
     pub cluster: Cluster,
@@ -41,9 +45,9 @@ impl ClusterSide {
         &self.marked.identity
     }
 
-    /// Fails if brokers of the cluster are running.
+    /// Fails if brokers of the cluster are running. An earlier mover of the same move is not: its folder is locked.
     pub async fn check_no_broker(&self) -> Result<(), MoveError> {
-        match self.cluster.live_brokers().await?.as_slice() {
+        match self.cluster.live_brokers(MOVER).await?.as_slice() {
             [] => Ok(()),
             live => Err(MoveError::InUse(format!("{} has running brokers: {}", self.name, live.join(", ")))),
         }
@@ -58,9 +62,9 @@ impl ClusterSide {
         let address = port.local_addr().map_err(|source| MoveError::Io { what: "open a port", source })?;
         let identity = self.identity();
         let options = OwnershipOptions {
-            name: format!("migrate-{}", uuid::Uuid::new_v4()),
+            name: format!("{MOVER}{}", uuid::Uuid::new_v4()),
             address: address.to_string(),
-            place: format!("migrate-{place}"),
+            place: format!("{MOVER}{place}"),
             partitions: identity.partitions,
             lease: LeaseOptions::default(),
             key: identity.checksum_key(),

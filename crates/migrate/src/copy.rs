@@ -9,10 +9,10 @@ use std::sync::Arc;
 use toolbus_engine::{AttemptsNote, Batch, Message};
 use toolbus_store::Store;
 
-/// A batch is written once it has so many bytes, and synced with others.
-const BATCH_BYTES: usize = 512 << 10;
-const SYNC_BYTES: usize = 4 << 20;
-const IDS_IN_BATCH: usize = 10_000;
+/// A batch is written once it has so many bytes, and synced with others. Small in tests, so that a copy has many steps.
+const BATCH_BYTES: usize = if cfg!(test) { 4 << 10 } else { 512 << 10 };
+const SYNC_BYTES: usize = if cfg!(test) { 8 << 10 } else { 4 << 20 };
+const IDS_IN_BATCH: usize = if cfg!(test) { 5 } else { 10_000 };
 
 /// Writes all that is missing, durably. Returns the number of messages that were written.
 pub fn copy(sources: &[Log], plan: &LogPlan<'_>, target: &Log) -> Result<u64, MoveError> {
@@ -119,3 +119,7 @@ pub fn verify(plan: &LogPlan<'_>, target: Log) -> Result<Found, MoveError> {
     let hashes = contents.messages.iter().map(|item| (item.lane, item.hash)).collect();
     Ok(Found { messages: contents.messages.len() as u64, bytes: contents.bytes, hashes })
 }
+
+#[cfg(test)]
+#[path = "copy_tests.rs"]
+mod tests;
