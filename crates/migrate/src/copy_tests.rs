@@ -98,11 +98,10 @@ fn copy_with_cuts(sources: &[Log], plan: &LogPlan<'_>, disk: &SimDisk, rng: &mut
         // Longer each time, so that it ends.
         disk.stop_after(Some(rng.below(20) + cuts * 8));
         let copied = open(disk).and_then(|target| copy(sources, plan, &target));
-        disk.stop_after(None);
+        disk.crash(rng);
         if copied.is_ok() {
             return cuts;
         }
-        disk.crash(rng);
     }
     unreachable!("the loop returns")
 }

@@ -495,3 +495,7 @@ pub async fn abandon(from: Option<&Path>, options: &MoveOptions, force: bool) ->
         }
     }
 }
+
+#[cfg(test)]
+#[path = "moves_tests.rs"]
+mod tests;

@@ -14,12 +14,11 @@ use toolbus_migrate::{MoveOptions, MoveReport, Totals, abandon, to_cluster, to_f
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  toolbus migrate --from /var/lib/toolbus --to nats://n1:4222,nats://n2:4222 --nats-monitor n1:8222,n2:8222,n3:8222
-  toolbus migrate --from nats://n1:4222 --to /var/lib/toolbus --nats-monitor n1:8222,n2:8222,n3:8222
-  toolbus migrate --from DIR --to nats://n1:4222 --accept-async-sync --dry-run     only counts what is in DIR
+  toolbus migrate --from DIR --to nats://n1:4222 --nats-monitor n1:8222,n2:8222,n3:8222
+  toolbus migrate --from nats://n1:4222 --to DIR --nats-monitor n1:8222,n2:8222,n3:8222
 
-No broker may run meanwhile. If the command is interrupted, run it again: it goes on where it stopped. Nothing is deleted
-at the source, which can't be started any more once the move is finished.")]
+No broker may run meanwhile. If the command is interrupted, run it again: it goes on where it
+stopped. Nothing is deleted at the source, but it can't be started any more after the move.")]
 pub struct MigrateArgs {
     /// The data to move: the data folder of a broker, or the addresses of the NATS servers of a cluster.
     #[arg(long, value_name = "DIR|URL,...")]
