@@ -72,7 +72,8 @@ impl Writing<'_> {
     }
 }
 
-fn renumbered(message: &Message, seq: u64) -> Message {
+/// The message with another sequence number.
+pub fn renumbered(message: &Message, seq: u64) -> Message {
     Message {
         seq,
         mailbox: Arc::clone(&message.mailbox),

@@ -92,6 +92,12 @@ pub enum MoveError {
         /// What differs.
         what: &'static str,
     },
+    /// Two messages can't be in one log.
+    #[error("two messages in the mailbox {mailbox} have the same id, a reply and another one")]
+    SameId {
+        /// The mailbox.
+        mailbox: String,
+    },
     /// Sequence numbers don't fit.
     #[error("the folder has counted too many messages for a cluster")]
     TooManyMessages,
@@ -145,6 +151,7 @@ impl MoveError {
             Self::Follow(FollowError::Entry { .. } | FollowError::Gap { .. }) => ErrorCode::MoveSourceDamaged,
             Self::Follow(FollowError::Log(_)) => ErrorCode::ClusterUnreachable,
             Self::Unequal { .. } => ErrorCode::MoveUnequal,
+            Self::SameId { .. } => ErrorCode::IdConflict,
             Self::Cluster(ClusterError::Identity(IdentityError::Moved(mark))) => code_of_mark(mark),
             Self::Cluster(ClusterError::Identity(_)) => ErrorCode::OtherCluster,
             Self::Cluster(ClusterError::Unmet(_)) => ErrorCode::ClusterUnsafe,
@@ -164,6 +171,9 @@ impl MoveError {
                 "move the data back with --from and --to exchanged. If the other side is lost and was not used since, \
                  --abandon --force makes this side usable again, with the data as it was",
             ),
+            Self::SameId { .. } => {
+                Some("start the brokers, let the owner of the mailbox take one of them, and run the command again")
+            }
             Self::DamagedHosts { .. } => {
                 Some("its host announces again when it connects: remove the file to go on without it")
             }

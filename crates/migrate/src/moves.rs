@@ -98,6 +98,7 @@ pub async fn to_cluster(from: &Path, options: MoveOptions) -> Result<MoveReport,
     if let Some(MoveMark { state: MoveState::Left, .. }) = folder.mark {
         // Everything was there, and this side has left. `target_cluster` has checked that it is the same move.
         let mut target = target.ok_or(MoveError::Changed)?;
+        folder.copies()?;
         target.set_mark(None).await?;
         return Ok(MoveReport { was_complete: true, ..MoveReport::default() });
     }
@@ -258,6 +259,7 @@ impl ClusterSource {
             let has_ended = |agent: &&str| message.seq < states[number].ended_before(&all, agent);
             if agents.iter().any(has_ended) { Verdict::LeaveOut } else { Verdict::Keep(0) }
         })?;
+        contents.check_ids()?;
         Ok(Self { logs, contents, states })
     }
 
@@ -292,6 +294,7 @@ pub async fn to_folder(to: &Path, options: MoveOptions) -> Result<MoveReport, Mo
     if let (Some(mark), Some(mut folder)) = (&source.marked.mark, existing)
         && mark.state == MoveState::Left
     {
+        folder.copies()?;
         folder.set_mark(None)?;
         return Ok(MoveReport { was_complete: true, ..MoveReport::default() });
     }

@@ -89,9 +89,26 @@ fn messages_of_agents_that_have_ended_are_not_moved_out_of_a_cluster() {
             log.store.write(&batch).expect("there is room");
         }
     }
-    let source = ClusterSource::read(disks, 7).expect("readable");
+    let source = ClusterSource::read(disks.clone(), 7).expect("readable");
     assert_eq!((source.contents.messages.len(), source.contents.left_out), (2, 4));
     let plan = source.plan();
     assert!(plan.messages.iter().all(|(item, _)| &*item.mailbox == "desk"));
     assert_eq!((plan.ids.len(), plan.state.generations()), (4, 1), "their ids are known");
+    let kept = source.contents.messages.iter().map(|item| (item.log, Arc::clone(&item.mailbox), item.seq)).collect();
+    check_same_id(&source, &disks, kept);
+}
+
+/// The same message in both partitions is refused: a folder would keep only one of them.
+fn check_same_id(source: &ClusterSource, disks: &[Arc<dyn Disk>], kept: Vec<(usize, Arc<str>, u64)>) {
+    let (log, mailbox, seq) = &kept[0];
+    let message = source.logs[*log].store.read(mailbox, *seq, 1, 1).expect("readable").messages.remove(0);
+    let other = 1 - log;
+    let place = StatePlace::in_partition(&disks[other], 7);
+    let target = Log::open(Arc::clone(&disks[other]), place, 7).expect("a log");
+    let seq = Partition(other as u16).first_seq() + 50;
+    let copy = crate::copy::renumbered(&message, seq);
+    let batch = Batch { next_seq: seq + 1, puts: vec![Arc::new(copy)], ..Batch::default() };
+    target.store.write(&batch).expect("there is room");
+    let refused = ClusterSource::read(disks.to_vec(), 7).err();
+    assert!(matches!(refused, Some(MoveError::SameId { mailbox }) if mailbox == "desk"));
 }

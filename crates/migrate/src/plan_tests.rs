@@ -4,7 +4,8 @@ use toolbus_engine::Fingerprint;
 
 fn item(log: usize, mailbox: &str, seq: Seq, accepted_at: Millis, route: u16) -> Item {
     let hash = u128::from(seq) << 32 | u128::from(accepted_at);
-    Item { log, mailbox: Arc::from(mailbox), seq, attempts: None, accepted_at, route, lane: 1, hash }
+    let fingerprint = Fingerprint([seq, log as u64]);
+    Item { log, mailbox: Arc::from(mailbox), seq, attempts: None, accepted_at, fingerprint, route, lane: 1, hash }
 }
 
 fn id(number: u64, at: Millis) -> Settled {

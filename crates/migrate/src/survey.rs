@@ -2,9 +2,10 @@
 
 use crate::digest;
 use crate::error::MoveError;
+use std::collections::HashSet;
 use std::sync::Arc;
 use toolbus_broker::{MovedState, StatePlace, purpose_of_sealed};
-use toolbus_engine::{AttemptsNote, Message, Millis, Purpose, RestoredMessage, Seq, Settled};
+use toolbus_engine::{AttemptsNote, Fingerprint, Message, Millis, Purpose, RestoredMessage, Seq, Settled};
 use toolbus_store::{Disk, LogStore, Recovery, Replay, Store, StoreOptions};
 
 /// How much is read at once.
@@ -27,6 +28,7 @@ pub struct Item {
     pub seq: Seq,
     pub attempts: Option<u32>,
     pub accepted_at: Millis,
+    pub fingerprint: Fingerprint,
     /// What [`Contents::messages`] was asked to note.
     pub route: u16,
     pub lane: u128,
@@ -107,6 +109,7 @@ impl Contents {
                             seq,
                             attempts,
                             accepted_at: message.accepted_at,
+                            fingerprint: message.fingerprint,
                             route,
                             lane: digest::lane_of(&message, purpose),
                             hash: digest::of_message(&message, attempts),
@@ -123,6 +126,18 @@ impl Contents {
             contents.ids.push(ids);
         }
         Ok(contents)
+    }
+}
+
+impl Contents {
+    /// Fails if two pending messages have one id in one mailbox. Partitions deduplicate ids on their own, but a log keeps only
+    /// one of two such messages.
+    pub fn check_ids(&self) -> Result<(), MoveError> {
+        let mut known = HashSet::with_capacity(self.messages.len());
+        match self.messages.iter().find(|item| !known.insert(item.fingerprint)) {
+            Some(item) => Err(MoveError::SameId { mailbox: item.mailbox.to_string() }),
+            None => Ok(()),
+        }
     }
 }
 
