@@ -47,8 +47,8 @@ pub enum MoveError {
     InUse(String),
     /// A part of a log can't be read.
     #[error(
-        "the message log can't be read completely: {ranges} damaged ranges ({bytes} bytes), {missing_segments} missing \
-         segments, {unknown} records of an unknown format"
+        "the message log can't be read completely: damaged ranges: {ranges} ({bytes} bytes), missing segments: \
+         {missing_segments}, records of an unknown format: {unknown}"
     )]
     Damaged {
         /// Number of damaged ranges.

@@ -28,3 +28,5 @@ mod survey;
 pub use error::MoveError;
 pub use moves::{MoveOptions, abandon, to_cluster, to_folder};
 pub use report::{MoveReport, Totals};
+pub use sides::check_here;
+pub use toolbus_wal::{MoveMark, MoveState};

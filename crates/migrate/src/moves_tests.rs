@@ -1,9 +1,12 @@
+use super::to_cluster::FolderSource;
+use super::to_folder::ClusterSource;
 use super::*;
-use std::sync::Arc;
+use toolbus_broker::StatePlace;
+use toolbus_cluster::Partition;
 use toolbus_engine::{Batch, Message, Sender, fingerprint};
-use toolbus_identity::NewAgent;
+use toolbus_identity::{AgentsFolder, NewAgent};
 use toolbus_protocol::{AgentRef, Body, InboxMessage};
-use toolbus_store::{FolderDisk, Store};
+use toolbus_store::{Disk, FolderDisk, Store};
 
 /// A folder with one message for each sender, recipient and kind.
 fn folder(path: &Path, messages: &[(&str, &str, &str)]) {

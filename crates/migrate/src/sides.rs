@@ -66,6 +66,14 @@ impl Folder {
     }
 }
 
+/// Fails if the data of a folder is being moved, or was: what is changed here would have no effect.
+pub fn check_here(path: &Path) -> Result<(), MoveError> {
+    match FolderDisk::mark_of(path) {
+        Some(mark) => Err(MoveError::Marked { place: name_of(path), mark }),
+        None => Ok(()),
+    }
+}
+
 /// What messages call a folder.
 pub fn name_of(path: &Path) -> String {
     format!("the folder {}", path.display())

@@ -108,6 +108,12 @@ impl FolderDisk {
         Ok(Some((disk, identity, mark)))
     }
 
+    /// The mark of a folder that takes part in a move. Takes no lock.
+    pub fn mark_of(path: &Path) -> Option<MoveMark> {
+        let text = read_private_text(&path.join(IDENTITY_FILE)).ok()?;
+        Identity::parse(&text).ok()?.mark
+    }
+
     /// Marks the folder as a part of a move, or removes the mark. Durable when it returns.
     pub fn mark(&self, identity: &Identity, mark: Option<&MoveMark>) -> io::Result<()> {
         self.replace(IDENTITY_FILE, &mark.map_or_else(|| identity.to_text(), |mark| identity.to_marked_text(mark)))

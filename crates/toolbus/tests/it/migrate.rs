@@ -176,6 +176,8 @@ async fn messages_keep_their_order_and_ids_are_known_after_the_way_into_a_cluste
     assert_eq!(there["source"], before["source"]);
     assert_eq!(there["target"], before["source"]);
     site.refused("first", false, "TB0310").await;
+    let revoke = toolbus(site.folder.path()).args(["agent", "revoke", "alice", "--data", "first"]).output().await;
+    CommandOutput::of(revoke.expect("it starts")).check(1, &[], &["error[TB0310]", "was moved to the cluster default"]);
     site.run("first", &site.url(), &[]).await.check(1, &[], &["error[TB0310]", "was moved to the cluster default"]);
 
     let member = site.member("member").await;
@@ -373,7 +375,7 @@ async fn a_damaged_source_is_refused_and_left_as_it_is() {
     fs::remove_file(&claims).expect("it was there");
     damage(&site.path("first"));
     for _ in 0..2 {
-        site.run("first", &site.url(), &[]).await.check(1, &[], &["error[TB0312]", "1 damaged range", "hint:"]);
+        site.run("first", &site.url(), &[]).await.check(1, &[], &["error[TB0312]", "damaged ranges: 1 ", "hint:"]);
     }
     let identity = fs::read_to_string(site.path("first/identity")).expect("an identity");
     assert!(identity.starts_with("toolbus log"), "{identity}");

@@ -162,13 +162,14 @@ fn a_folder_that_takes_part_in_a_move_opens_only_for_the_move() {
         let (disk, ..) = FolderDisk::open_for_move(folder.path(), None).expect("no error").expect("an identity");
         disk.mark(&identity, Some(&mark(state))).expect("writable");
         drop(disk);
+        assert_eq!(FolderDisk::mark_of(folder.path()), Some(mark(state)));
         let refused = FolderDisk::open(folder.path()).err();
         assert!(matches!(&refused, Some(OpenError::Moved { mark: found, .. }) if *found == mark(state)), "{refused:?}");
     }
     let (disk, ..) = FolderDisk::open_for_move(folder.path(), None).expect("no error").expect("an identity");
     disk.mark(&identity, None).expect("writable");
     drop(disk);
-    assert_eq!(open(folder.path()).1, identity);
+    assert_eq!((open(folder.path()).1, FolderDisk::mark_of(folder.path())), (identity.clone(), None));
     fs::remove_file(folder.path().join("identity")).expect("it was there");
     fs::write(folder.path().join("something"), "of another program").expect("writable");
     let opened = FolderDisk::open_for_move(folder.path(), Some((&identity, &arriving))).expect("no error");
