@@ -1,3 +1,5 @@
+//! Where the messages of a folder go, and which messages of a cluster stay.
+
 use super::to_cluster::FolderSource;
 use super::to_folder::ClusterSource;
 use super::*;

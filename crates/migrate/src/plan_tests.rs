@@ -1,3 +1,5 @@
+//! Plans for contents that are made up.
+
 use super::*;
 use std::sync::Arc;
 use toolbus_engine::Fingerprint;
