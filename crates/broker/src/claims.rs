@@ -32,10 +32,11 @@ struct State {
     saved: u64,
 }
 
-#[derive(Clone)]
-struct Remembered {
-    claim: JournalClaim,
-    fence: Option<Fence>,
+/// The last claim of a mailbox, and its fence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Remembered {
+    pub claim: JournalClaim,
+    pub fence: Option<Fence>,
 }
 
 /// What a claim changed.
@@ -120,12 +121,11 @@ impl Claims {
     /// Writes the claims durably. Blocks on the disk.
     pub fn save(&self) {
         let _writing = self.writing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (entries, changes): (serde_json::Map<String, Value>, u64) = {
+        let (text, changes) = {
             let state = self.lock();
-            let entries = state.known.iter().map(|(mailbox, remembered)| (mailbox.clone(), remembered.to_json()));
-            (entries.collect(), state.changes)
+            (to_json(&state.known), state.changes)
         };
-        match self.file.replace(Value::from(entries).to_string().as_bytes()) {
+        match self.file.replace(text.as_bytes()) {
             Ok(()) => self.lock().saved = changes,
             Err(error) => tracing::error!(file = self.file.name(), %error, "can't write the claims of hosts"),
         }
@@ -144,7 +144,12 @@ impl Remembered {
     }
 }
 
-fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Remembered>> {
+pub(crate) fn to_json(known: &BTreeMap<String, Remembered>) -> String {
+    let entries = known.iter().map(|(mailbox, remembered)| (mailbox.clone(), remembered.to_json()));
+    Value::from(entries.collect::<serde_json::Map<String, Value>>()).to_string()
+}
+
+pub(crate) fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Remembered>> {
     let entries: serde_json::Map<String, Value> = serde_json::from_slice(bytes).ok()?;
     let remembered = |entry: &Value| {
         let text = |key: &str| Some(entry.get(key)?.as_str()?.to_owned().into());

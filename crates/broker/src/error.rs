@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use toolbus_protocol::{ErrorCode, NameError};
 use toolbus_store::{OpenError, StoreError};
+use toolbus_wal::{MoveMark, MoveState};
 
 /// Result of a broker operation.
 pub type BrokerResult<T> = Result<T, BrokerError>;
@@ -60,12 +61,21 @@ impl BrokerError {
                 OpenError::DamagedIdentity { .. } | OpenError::MissingIdentity { .. } => {
                     Some(ErrorCode::DamagedIdentity)
                 }
+                OpenError::Moved { mark, .. } => Some(code_of_mark(mark)),
                 OpenError::Locked { .. } | OpenError::Io { .. } => None,
             },
             Self::NoSeat => Some(ErrorCode::TooManyConnections),
             Self::BadName(_) => Some(ErrorCode::BadName),
             _ => None,
         }
+    }
+}
+
+/// The code of the error that data with this mark causes.
+pub fn code_of_mark(mark: &MoveMark) -> ErrorCode {
+    match mark.state {
+        MoveState::Left => ErrorCode::MovedAway,
+        MoveState::Leaving | MoveState::Arriving => ErrorCode::MoveUnfinished,
     }
 }
 

@@ -32,17 +32,17 @@ struct State {
 
 /// A name that an agent has or had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Known {
+pub(crate) struct Known {
     /// The agent that has the name; `None` after it was revoked.
-    incarnation: Option<u64>,
+    pub incarnation: Option<u64>,
     /// The latest agent that had the name.
-    latest: u64,
+    pub latest: u64,
     /// Number of agents of that name that have ended.
-    generation: u64,
+    pub generation: u64,
     /// Messages of earlier generations are below it.
-    before: Seq,
+    pub before: Seq,
     /// Whether the agent has no valid credential. Not in the file: it is reported again after a restart.
-    expired: bool,
+    pub expired: bool,
 }
 
 /// A change of an agent that has consequences.
@@ -168,7 +168,7 @@ fn is_old(known: Option<Known>, agent: Option<&RegisteredAgent>) -> bool {
     })
 }
 
-fn to_json(known: &BTreeMap<String, Known>) -> String {
+pub(crate) fn to_json(known: &BTreeMap<String, Known>) -> String {
     let entry = |known: &Known| {
         let Known { incarnation, latest, generation, before, .. } = known;
         json!({"incarnation": incarnation, "latest": latest, "generation": generation, "before": before})
@@ -178,7 +178,7 @@ fn to_json(known: &BTreeMap<String, Known>) -> String {
     Value::from(entries).to_string()
 }
 
-fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Known>> {
+pub(crate) fn parse(bytes: &[u8]) -> Option<BTreeMap<String, Known>> {
     let entries: serde_json::Map<String, Value> = serde_json::from_slice(bytes).ok()?;
     let known = |entry: &Value| {
         let number = |key: &str| entry.get(key)?.as_u64();

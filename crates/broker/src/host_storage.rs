@@ -42,8 +42,8 @@ pub trait HostStorage: Send + Sync {
     fn write_manifests(&self, host: &str, manifests: &[RoleManifest]) -> io::Result<u64>;
     /// Removes the manifests of a host durably.
     fn remove_manifests(&self, host: &str) -> io::Result<()>;
-    /// Records that the host was online until now. Losing that only makes its manifests expire earlier.
-    fn touch(&self, host: &str);
+    /// Records that the host was online until then. Losing that only makes its manifests expire earlier.
+    fn touch(&self, host: &str, at: SystemTime);
 }
 
 /// A change that another broker made, or the echo of an own one.

@@ -36,6 +36,7 @@ mod host_storage;
 mod http;
 mod links;
 mod manifest_files;
+mod moved_state;
 mod name_owners;
 mod names;
 mod offers;
@@ -64,10 +65,12 @@ pub use core::{BrokerCore, CoreOptions, PartitionOptions};
 pub use directory::{
     AnnounceFuture, HostDirectory, KEPT_WHILE_AWAY, MAX_HOSTS, MAX_MANIFEST_BYTES, MAX_ROLES_PER_HOST, ManifestRefusal,
 };
-pub use error::{BrokerError, BrokerResult};
+pub use error::{BrokerError, BrokerResult, code_of_mark};
 pub use host_storage::{HostChange, HostStorage, StoredManifests, StoredOwners, decode_manifests, encode_manifests};
 pub use http::{HttpWork, PeerConnection};
 pub use links::{Link, LinkError, LinkOptions, Links, LocalPartition, LocalPartitions};
+pub use manifest_files::{DAMAGED_SUFFIX, ManifestFiles};
+pub use moved_state::{MovedState, StatePlace};
 pub use name_owners::{HeldBack, HoldReason, MAX_NAMES_PER_HOST, NameOwners};
 pub use names::{DenyAll, SendRules};
 pub use server::{BrokerServer, ServerOptions};
@@ -80,3 +83,4 @@ pub use toolbus_identity::{
 };
 pub use toolbus_store::{Disk, FolderDisk, Identity as StoreIdentity};
 pub use web_origin::is_local_request;
+pub use wire::purpose_of_sealed;

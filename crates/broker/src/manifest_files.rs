@@ -13,8 +13,10 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
 const SUFFIX: &str = "manifests";
 const OWNERS_FILE: &str = "names";
-const DAMAGED_SUFFIX: &str = "damaged";
+/// Extension of files that were renamed because they are damaged.
+pub const DAMAGED_SUFFIX: &str = "damaged";
 
+/// The manifests in a folder.
 pub struct ManifestFiles {
     folder: PathBuf,
     /// Secret of the data folder, so that no host can choose a name whose hash collides with another host's file.
@@ -144,9 +146,9 @@ impl HostStorage for ManifestFiles {
     }
 
     /// Sets the file's modification time, without an fsync.
-    fn touch(&self, host: &str) {
+    fn touch(&self, host: &str, at: SystemTime) {
         if let Ok(file) = open_private(&self.path_of(host), OpenOptions::new().append(true)) {
-            file.set_modified(SystemTime::now()).ok();
+            file.set_modified(at).ok();
         }
     }
 }

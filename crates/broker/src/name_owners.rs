@@ -110,6 +110,11 @@ impl NameOwners {
         &self.hosts
     }
 
+    /// Number of names that have an owner.
+    pub fn names(&self) -> usize {
+        self.owners.len()
+    }
+
     /// Gives the name to the host if the rules and its present owner allow it.
     pub fn claim(&mut self, rules: &PolicySet, host: &str, kind: ListKind, name: &str) -> Result<(), HoldReason> {
         let key = key(kind, name);

@@ -126,7 +126,7 @@ impl HostDirectory for StoredDirectory {
         self.shared.notify_changed();
         let (shared, host) = (Arc::clone(&self.shared), host.to_owned());
         if let (Ok(runtime), false) = (tokio::runtime::Handle::try_current(), is_online) {
-            runtime.spawn_blocking(move || shared.storage.touch(&host));
+            runtime.spawn_blocking(move || shared.storage.touch(&host, SystemTime::now()));
         }
     }
 

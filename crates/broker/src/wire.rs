@@ -69,6 +69,11 @@ fn message_at(message: MessageRef) -> MessageAt {
     MessageAt { to: message.to, id: message.id }
 }
 
+/// The purpose of a sealed message that a broker has accepted.
+pub fn purpose_of_sealed(sealed: &Bytes) -> Purpose {
+    Envelope::from_sealed(sealed.clone()).map_or(Purpose::Other, |envelope| purpose(envelope.kind()))
+}
+
 /// Maps a message kind to the purpose that the send rules are based on.
 fn purpose(kind: &str) -> Purpose {
     match kind {

@@ -43,7 +43,7 @@ pub use partition::{Partition, Partitions};
 pub use placement::preferred;
 pub use planted::PlantedBug;
 pub use replicated_log::{Append, AppendError, Bounds, LogError, ReplicatedLog};
-pub use router::Router;
+pub use router::{Router, stays_with_sender};
 pub use slot::{Slot, SlotClock};
 pub use stream_disk::StreamDisk;
 pub use takeover::{TakeoverError, take_over};

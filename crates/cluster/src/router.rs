@@ -15,6 +15,7 @@ use crate::{Partition, Partitions};
 use answers::Answers;
 use bytestring::ByteString;
 use outbox::RoutedOutbox;
+pub use routes::stays_with_sender;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

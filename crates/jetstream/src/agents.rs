@@ -15,7 +15,7 @@ use toolbus_base::{from_hex_of_any_length, hex};
 use toolbus_identity::{AgentsFolder, AgentsMark, SharedRecord};
 
 /// The record of an agent, under its name in hexadecimal.
-const PREFIX: &str = "agents.";
+pub(crate) const PREFIX: &str = "agents.";
 /// How often the file is checked for changes.
 const POLL: Duration = Duration::from_millis(200);
 /// Wait after a failure.

@@ -3,17 +3,22 @@
 use crate::blobs::Blobs;
 use crate::bucket::{Bucket, repeated_for};
 use crate::connection::{self, Servers};
+use crate::hosts::BucketHosts;
+use crate::identity::MarkedIdentity;
 use crate::requirements::{check_stream, check_version};
-use crate::{ClusterError, ClusterIdentity, JetStreamLog, Leases, NatsTls, SharedAgents, SharedHosts, identity};
-use async_nats::jetstream::context::ContextBuilder;
+use crate::{
+    ClusterError, ClusterIdentity, JetStreamLog, Leases, NatsTls, SharedAgents, SharedHosts, identity, members,
+};
+use async_nats::jetstream::context::{ContextBuilder, GetStreamError, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
-use async_nats::jetstream::{Context, kv};
+use async_nats::jetstream::{Context, ErrorCode, kv};
 use std::fmt::{Debug, Formatter};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use toolbus_base::BoxFuture;
+use toolbus_broker::HostStorage;
 use toolbus_cluster::{Partition, Partitions};
 use toolbus_identity::AgentsFolder;
 
@@ -108,6 +113,59 @@ impl Cluster {
         Box::pin(async move { identity::open(&self.bucket().await?, partitions).await })
     }
 
+    /// The identity of a cluster that may take part in a move; `None` if there is no cluster of that name yet.
+    pub async fn marked_identity(&self) -> Result<Option<MarkedIdentity>, ClusterError> {
+        // A question must not create the bucket.
+        if self.last_sequence(&format!("KV_{}", self.bucket_name())).await?.is_none() {
+            return Ok(None);
+        }
+        identity::read(&self.bucket().await?).await
+    }
+
+    /// Replaces the identity if it was not changed since it was read, and updates its revision. Returns false if it was.
+    pub async fn swap_identity(&self, marked: &mut MarkedIdentity) -> Result<bool, ClusterError> {
+        identity::swap(&self.bucket().await?, marked).await
+    }
+
+    /// Whether the bucket and the streams of the cluster don't exist or never had any content.
+    pub async fn is_empty(&self, partitions: Partitions) -> Result<bool, ClusterError> {
+        let streams = partitions.all().map(|partition| self.stream_of(partition).name);
+        for name in streams.chain([format!("KV_{}", self.bucket_name())]) {
+            if self.last_sequence(&name).await?.is_some_and(|last| last > 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The number of the last message of a stream, or `None` if there is no such stream.
+    async fn last_sequence(&self, name: &str) -> Result<Option<u64>, ClusterError> {
+        let find = || async {
+            match self.context.get_stream(name).await {
+                Ok(stream) => Ok(Some(stream.cached_info().state.last_sequence)),
+                Err(error) if is_missing(&error) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        repeated_for(START, "inspect a stream of the cluster", find).await
+    }
+
+    /// Number of agents whose records the cluster has.
+    pub async fn agents_known(&self) -> Result<usize, ClusterError> {
+        Ok(self.bucket().await?.keys(crate::agents::PREFIX).await?.len())
+    }
+
+    /// The addresses of the brokers of the cluster that renew their records now, without those whose names have the prefix
+    /// `except`. Takes a few seconds.
+    pub async fn live_brokers(&self, except: &str) -> Result<Vec<String>, ClusterError> {
+        members::live(&self.bucket().await?, except).await
+    }
+
+    /// The storage of hosts, without following it. Its methods block, and must not be called from a task of the runtime.
+    pub async fn host_storage(&self, identity: &ClusterIdentity) -> Result<Box<dyn HostStorage>, ClusterError> {
+        Ok(Box::new(BucketHosts::new(Blobs::new(self.bucket().await?, identity.seed))))
+    }
+
     /// The directory of hosts. `broker` is the name under which this broker reports the hosts that are connected to it.
     pub fn hosts<'a>(
         &'a self,
@@ -132,7 +190,7 @@ impl Cluster {
     /// Creates the bucket that all brokers share, or opens it.
     pub(crate) async fn bucket(&self) -> Result<Bucket, ClusterError> {
         let config = kv::Config {
-            bucket: format!("TOOLBUS_{}", self.options.name),
+            bucket: self.bucket_name(),
             history: 1,
             storage: StorageType::File,
             num_replicas: self.options.replicas,
@@ -146,6 +204,10 @@ impl Cluster {
         };
         let bucket = repeated_for(START, "create the bucket of the cluster", open).await?;
         Ok(Bucket::new(bucket, self.context.client().server_info().max_payload))
+    }
+
+    fn bucket_name(&self) -> String {
+        format!("TOOLBUS_{}", self.options.name)
     }
 
     fn subject_of(&self, Partition(number): Partition) -> String {
@@ -168,4 +230,8 @@ impl Cluster {
             ..Config::default()
         }
     }
+}
+
+fn is_missing(error: &GetStreamError) -> bool {
+    matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }

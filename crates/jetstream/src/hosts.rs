@@ -11,7 +11,7 @@ use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
-use toolbus_base::{hex, now_ms};
+use toolbus_base::hex;
 use toolbus_broker::{
     HostStorage, NameOwners, StoredDirectory, StoredManifests, StoredOwners, decode_manifests, encode_manifests,
 };
@@ -43,7 +43,7 @@ impl Drop for SharedHosts {
 impl SharedHosts {
     /// Reads the directory and follows its changes. `broker` is the name under which this broker reports its own hosts.
     pub(crate) async fn open(blobs: Blobs, broker: String) -> Result<Self, ClusterError> {
-        let storage = BucketHosts { blobs: blobs.clone(), runtime: Handle::current() };
+        let storage = BucketHosts::new(blobs.clone());
         let opening = spawn_blocking(move || StoredDirectory::open(Box::new(storage)));
         let opened = opening.await.unwrap_or_else(|error| Err(error.into()));
         let directory = opened.map_err(ClusterError::request("read the host directory of the cluster"))?;
@@ -53,12 +53,16 @@ impl SharedHosts {
 }
 
 /// The storage. Its methods block their threads, which must not be the runtime's.
-struct BucketHosts {
+pub(crate) struct BucketHosts {
     blobs: Blobs,
     runtime: Handle,
 }
 
 impl BucketHosts {
+    pub fn new(blobs: Blobs) -> Self {
+        Self { blobs, runtime: Handle::current() }
+    }
+
     fn wait<T>(&self, request: impl Future<Output = Result<T, ClusterError>>) -> io::Result<T> {
         self.runtime.block_on(request).map_err(io::Error::other)
     }
@@ -133,9 +137,9 @@ impl HostStorage for BucketHosts {
         self.wait(self.blobs.remove(&key_of(MANIFESTS, host)))
     }
 
-    fn touch(&self, host: &str) {
-        let now = Bytes::from(now_ms().to_string());
-        if let Err(error) = self.wait(self.blobs.bucket().put(&key_of(SEEN, host), now)) {
+    fn touch(&self, host: &str, at: SystemTime) {
+        let at = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        if let Err(error) = self.wait(self.blobs.bucket().put(&key_of(SEEN, host), Bytes::from(at.to_string()))) {
             tracing::debug!(host, %error, "the time at which a host was last online could not be written");
         }
     }

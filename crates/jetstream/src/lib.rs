@@ -31,7 +31,7 @@ pub use cluster::{Cluster, ClusterOptions};
 pub use connection::NatsTls;
 pub use error::ClusterError;
 pub use hosts::SharedHosts;
-pub use identity::{ClusterIdentity, IdentityError};
+pub use identity::{ClusterIdentity, IdentityError, MarkedIdentity};
 pub use leases::{BucketChange, BucketWatch, LeaseChange, Leases};
 pub use log::JetStreamLog;
 pub use monitors::check_sync;

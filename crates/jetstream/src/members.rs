@@ -1,7 +1,8 @@
 //! The brokers of the cluster: each renews a record with its address. A record that does not change for a while belongs to a
 //! broker that is gone or cut off.
 
-use crate::Leases;
+use crate::bucket::Bucket;
+use crate::{ClusterError, Leases};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -87,6 +88,32 @@ pub(crate) async fn announce(leases: &Leases, name: &str, address: String, place
     {
         tracing::debug!(%error, "the record of this broker could not be renewed");
     }
+}
+
+/// How long the records are observed: longer than two renewals.
+const OBSERVED: Duration = Duration::from_secs(5);
+
+/// The addresses of the brokers whose records are renewed now. Those whose names have the prefix `except` don't count.
+pub(crate) async fn live(bucket: &Bucket, except: &str) -> Result<Vec<String>, ClusterError> {
+    let except = format!("{PREFIX}{except}");
+    let mut before = BTreeMap::new();
+    for key in bucket.keys(PREFIX).await?.into_iter().filter(|key| !key.starts_with(&except)) {
+        before.insert(key.clone(), bucket.revision(&key).await?);
+    }
+    if before.is_empty() {
+        return Ok(Vec::new());
+    }
+    tokio::time::sleep(OBSERVED).await;
+    let mut live = Vec::new();
+    for key in bucket.keys(PREFIX).await?.into_iter().filter(|key| !key.starts_with(&except)) {
+        if let Some(value) = bucket.get(&key).await?
+            && before.get(&key) != Some(&value.revision)
+        {
+            let stored = serde_json::from_slice::<Stored>(&value.bytes);
+            live.push(stored.map_or_else(|_| key.clone(), |stored| stored.address));
+        }
+    }
+    Ok(live)
 }
 
 #[cfg(test)]

@@ -137,6 +137,18 @@ codes! {
         "Start it with the settings that the cluster was created with, or choose another cluster with --cluster.";
     OwnMailboxes = "TB0308", "own_mailboxes", "The data folder has the mailboxes of a broker without a cluster.",
         "Choose another folder with --data; nothing in it was changed.";
+    MoveUnfinished = "TB0309", "move_unfinished", "The data is a part of a move that is not finished.",
+        "Run the same `toolbus migrate` again, which goes on where it stopped; `--abandon` gives the move up.";
+    MovedAway = "TB0310", "moved_away", "The data was moved to another place.",
+        "Start the brokers there. docs/operations.md says how to move it back.";
+    MoveTargetInUse = "TB0311", "move_target_in_use", "The target of a move has data already.",
+        "Choose an empty folder with --to, or a cluster that does not exist yet with --cluster; nothing was changed.";
+    MoveSourceDamaged = "TB0312", "move_source_damaged", "A part of the data to move can't be read.",
+        "Restore it from a backup, or move what can be read with `--accept-damage`; nothing was changed.";
+    MoveInUse = "TB0313", "move_in_use", "A broker uses the data that is to be moved.",
+        "Stop all brokers, and run the command again.";
+    MoveUnequal = "TB0314", "move_unequal", "The copy differs from the data that was moved.",
+        "The source is intact. Run the same command again; if that does not help, give the move up with `--abandon`.";
     HostAway = "TB0401", "host_away", "The host was offline until the call's deadline passed.",
         "Start the host again, or give the call a longer deadline; the tool was not run.";
     ServerDown = "TB0402", "server_down", "The MCP server is not running at the moment.",

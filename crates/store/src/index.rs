@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use toolbus_engine::{AttemptsNote, Fingerprint, Millis, Seq};
+use toolbus_engine::{AttemptsNote, Fingerprint, Millis, Seq, Settled};
 use toolbus_wal::Location;
 
 /// Marks a message whose record is corrupt and whose segment was removed. Reads report it as damaged until it is settled.
@@ -94,6 +94,14 @@ pub struct RememberedId {
     pub content: u64,
     pub at: Millis,
     pub segment: u32,
+}
+
+impl RememberedId {
+    /// The settlement to write, without the message that it settled.
+    pub fn settled(&self) -> Settled {
+        let Self { fingerprint, content, at, .. } = *self;
+        Settled { fingerprint, content, size: 0, at, stored: None }
+    }
 }
 
 /// The pending messages of a segment.
@@ -211,6 +219,17 @@ impl Index {
 
     pub fn forget_ids(&mut self, up_to: u32) {
         self.remembered.retain(|id| id.segment > up_to);
+    }
+
+    /// The pending messages: mailbox, sequence number and attempts, by mailbox and in order.
+    pub fn pending(&self) -> Vec<(Arc<str>, Seq, Option<u32>)> {
+        let mut mailboxes: Vec<_> = self.mailboxes.iter().collect();
+        mailboxes.sort_unstable_by_key(|(name, _)| Arc::clone(name));
+        let of_mailbox = |(name, index): (&Arc<str>, &MailboxIndex)| {
+            let pending = |slot: &Slot| (Arc::clone(name), slot.seq, self.attempts_of(slot.seq));
+            index.live_from(0).map(pending).collect::<Vec<_>>()
+        };
+        mailboxes.into_iter().flat_map(of_mailbox).collect()
     }
 
     /// The pending messages of a segment.

@@ -4,6 +4,7 @@
 //! location of each pending message. It uses storage through [`Disk`], so that the simulation can run the same code on
 //! a disk that loses, tears and corrupts. See ARCHITECTURE.md for why this is not a storage library.
 
+mod contents;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

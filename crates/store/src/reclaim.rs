@@ -122,11 +122,7 @@ impl LogStore {
     }
 
     fn ids_to_rewrite(&self, segment: u32) -> Vec<Settled> {
-        let settled = |id: &RememberedId| {
-            let RememberedId { fingerprint, content, at, .. } = *id;
-            Settled { fingerprint, content, size: 0, at, stored: None }
-        };
-        self.index().ids_up_to(segment).map(settled).collect()
+        self.index().ids_up_to(segment).map(RememberedId::settled).collect()
     }
 }
 

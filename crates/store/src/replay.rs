@@ -30,6 +30,10 @@ pub struct Recovery {
     pub damaged: u64,
     /// Total bytes of the corrupt ranges.
     pub damaged_bytes: u64,
+    /// Number of missing segment files.
+    pub missing_segments: u32,
+    /// Number of intact records of an unknown format, which were ignored.
+    pub unknown: u64,
 }
 
 /// A replay in progress.
@@ -38,25 +42,30 @@ pub struct Replaying<'a> {
     target: &'a mut dyn Replay,
     index: Index,
     next_seq: Seq,
+    unknown: u64,
 }
 
 impl<'a> Replaying<'a> {
     pub fn new(options: &'a StoreOptions, target: &'a mut dyn Replay) -> Self {
-        Self { options, target, index: Index::default(), next_seq: 0 }
+        Self { options, target, index: Index::default(), next_seq: 0, unknown: 0 }
     }
 
     pub fn record(&mut self, frame: Frame) {
         let location = frame.location;
         match record::read_record(frame) {
             Some(record) => self.apply(record, location),
-            None => tracing::error!(?location, "a record of the log has an unknown format"),
+            None => {
+                self.unknown += 1;
+                tracing::error!(?location, "a record of the log has an unknown format");
+            }
         }
     }
 
     pub fn finish(mut self, log: toolbus_wal::Recovery) -> (Index, Recovery) {
         self.index.sort_ids(self.options.history_ids, self.options.history_age);
-        let toolbus_wal::Recovery { records, torn_bytes, damaged, damaged_bytes, .. } = log;
-        (self.index, Recovery { next_seq: self.next_seq, records, torn_bytes, damaged, damaged_bytes })
+        let toolbus_wal::Recovery { records, torn_bytes, damaged, damaged_bytes, missing_segments } = log;
+        let Self { index, next_seq, unknown, .. } = self;
+        (index, Recovery { next_seq, records, torn_bytes, damaged, damaged_bytes, missing_segments, unknown })
     }
 
     fn apply(&mut self, record: Record, location: Location) {

@@ -31,6 +31,16 @@ pub struct ClusterArgs {
     /// and any number of brokers can serve them together.
     #[arg(long, value_name = "URL,...", value_delimiter = ',', help_heading = "Cluster")]
     nats: Vec<String>,
+    #[command(flatten)]
+    options: NatsArgs,
+    /// Address at which the other brokers reach this one. Default: the listening address.
+    #[arg(long, requires = "nats", value_name = "HOST:PORT", help_heading = "Cluster")]
+    advertise: Option<String>,
+}
+
+/// How to use NATS servers. `nats` is the argument of the command that has their addresses.
+#[derive(Args, Clone)]
+pub struct NatsArgs {
     /// File with the JWT and the key of the NATS user.
     #[arg(long, requires = "nats", value_name = "FILE", help_heading = "Cluster")]
     nats_creds: Option<PathBuf>,
@@ -39,7 +49,7 @@ pub struct ClusterArgs {
     nats_ca: Option<PathBuf>,
     /// Name of the cluster, a part of the names of its streams. Several clusters can use the same NATS servers.
     #[arg(long, requires = "nats", default_value = "default", value_name = "NAME", help_heading = "Cluster")]
-    cluster: String,
+    pub cluster: String,
     /// Copies of each stream. Streams that exist keep their number.
     #[arg(long, requires = "nats", default_value_t = 3, value_name = "N", help_heading = "Cluster")]
     replicas: usize,
@@ -61,9 +71,6 @@ pub struct ClusterArgs {
     /// them at once loses messages of the last interval that have a receipt.
     #[arg(long, requires = "nats", help_heading = "Cluster")]
     accept_async_sync: bool,
-    /// Address at which the other brokers reach this one. Default: the listening address.
-    #[arg(long, requires = "nats", value_name = "HOST:PORT", help_heading = "Cluster")]
-    advertise: Option<String>,
 }
 
 /// The mailboxes of a cluster, before the broker joins it.
@@ -91,32 +98,15 @@ impl ClusterArgs {
         !self.nats.is_empty()
     }
 
-    fn options(&self) -> ClusterOptions {
-        ClusterOptions {
-            credentials: self.nats_creds.clone(),
-            tls: NatsTls { required: self.nats_ca.is_some(), ca_file: self.nats_ca.clone() },
-            name: self.cluster.clone(),
-            replicas: self.replicas,
-            max_bytes: self.stream_limit << 20,
-            ..ClusterOptions::new(self.nats.clone())
-        }
-    }
-
     /// Connects to NATS, checks that its servers keep what a receipt promises, and reads what all brokers share. With
     /// `shares_agents`, the agents of the data folder are those of the cluster from then on.
     pub async fn open(&self, data: &Path, core: CoreOptions, shares_agents: bool) -> Result<OpenCluster, Failure> {
-        let partitions = Partitions::new(self.partitions).ok_or(Failure::Partitions { wanted: self.partitions })?;
-        if self.replicas < 3 && !self.allow_single {
-            return Err(Failure::TooFewReplicas { replicas: self.replicas });
-        }
+        let partitions = self.options.check()?;
         let folder = data.to_owned();
         let opened = spawn_blocking(move || Mirrors::open(&folder)).await;
         let mirrors = opened.map_err(|error| MirrorError::Io(error.into())).flatten();
         let mirrors = mirrors.map_err(|source| Failure::ClusterFolder { folder: data.to_owned(), source })?;
-        let cluster = Cluster::connect(self.options()).await?;
-        if !self.accept_async_sync {
-            check_sync(&self.nats_monitor).await?;
-        }
+        let cluster = self.options.connect(&self.nats).await?;
         let identity = cluster.identity(partitions).await?;
         let name = uuid::Uuid::new_v4().to_string();
         let agents = match shares_agents {
@@ -141,6 +131,33 @@ impl ClusterArgs {
             None if listening.ip().is_unspecified() => Err(Failure::NoAdvertisedAddress { address: listening }),
             None => Ok(listening.to_string()),
         }
+    }
+}
+
+impl NatsArgs {
+    /// Checks what can be checked without a connection. Returns the number of partitions.
+    pub fn check(&self) -> Result<Partitions, Failure> {
+        if self.replicas < 3 && !self.allow_single {
+            return Err(Failure::TooFewReplicas { replicas: self.replicas });
+        }
+        Partitions::new(self.partitions).ok_or(Failure::Partitions { wanted: self.partitions })
+    }
+
+    /// Connects to NATS, and checks that its servers keep what a receipt promises.
+    pub async fn connect(&self, servers: &[String]) -> Result<Cluster, Failure> {
+        let options = ClusterOptions {
+            credentials: self.nats_creds.clone(),
+            tls: NatsTls { required: self.nats_ca.is_some(), ca_file: self.nats_ca.clone() },
+            name: self.cluster.clone(),
+            replicas: self.replicas,
+            max_bytes: self.stream_limit << 20,
+            ..ClusterOptions::new(servers.to_vec())
+        };
+        let cluster = Cluster::connect(options).await?;
+        if !self.accept_async_sync {
+            check_sync(&self.nats_monitor).await?;
+        }
+        Ok(cluster)
     }
 }
 

@@ -16,9 +16,10 @@ use std::time::Duration;
 use toolbus_base::UnsafePath;
 use toolbus_broker::TokenError;
 use toolbus_client::BrokerError;
-use toolbus_jetstream::ClusterError;
+use toolbus_jetstream::{ClusterError, IdentityError};
 use toolbus_journal::{JournalError, OpenError};
 use toolbus_mcp::BusBodyError;
+use toolbus_migrate::MoveError;
 use toolbus_protocol::{BodyError, ErrorCode};
 
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +62,10 @@ pub enum Failure {
     Cluster(#[from] ClusterError),
     #[error("can't use the data folder {} in a cluster: {source}", folder.display())]
     ClusterFolder { folder: PathBuf, source: MirrorError },
+    #[error("{0}")]
+    Move(#[from] MoveError),
+    #[error("one of --from and --to has to be a folder, the other one addresses of NATS servers")]
+    MoveSides,
     #[error("other brokers can't reach this one at {address}")]
     NoAdvertisedAddress { address: SocketAddr },
     #[error("a cluster can't have {wanted} partitions")]
@@ -193,8 +198,15 @@ impl Failure {
             Self::Broker(error) => error.code(),
             Self::Config(_) => Some(ErrorCode::BadConfig),
             Self::Cluster(ClusterError::Unmet(_)) | Self::TooFewReplicas { .. } => Some(ErrorCode::ClusterUnsafe),
+            Self::Cluster(ClusterError::Identity(IdentityError::Moved(mark))) => {
+                Some(toolbus_broker::code_of_mark(mark))
+            }
             Self::Cluster(ClusterError::Identity(_)) | Self::Partitions { .. } => Some(ErrorCode::OtherCluster),
             Self::Cluster(_) => Some(ErrorCode::ClusterUnreachable),
+            Self::Move(error) => error.code(),
+            Self::ClusterFolder { source: MirrorError::Open(OpenError::Moved { mark, .. }), .. } => {
+                Some(toolbus_broker::code_of_mark(mark))
+            }
             Self::ClusterFolder { source: MirrorError::OwnMailboxes, .. } => Some(ErrorCode::OwnMailboxes),
             Self::WrongToken { .. } => Some(ErrorCode::BadCredentials),
             Self::HeldBackTool { .. } => Some(ErrorCode::HeldBack),

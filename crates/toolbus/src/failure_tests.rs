@@ -6,6 +6,7 @@ mod snapshot_file;
 
 use super::*;
 use snapshot_file::check_snapshot;
+use toolbus_migrate::{MoveMark, MoveState};
 use toolbus_protocol::{Body, MsgId};
 
 /// Each code as the part of the system that reports it, the broker or a host, does.
@@ -35,6 +36,8 @@ fn the_errors_of_commands_are_as_reviewed() {
     let address = SocketAddr::from(([0, 0, 0, 0], 7420));
     let limit = Duration::from_secs(60);
     let (tool, host, id) = (|| "read_file".to_owned(), || "desktop".to_owned(), || "7f".to_owned());
+    let mark = |state| MoveMark { id: "7f".into(), state, other: "the cluster default".into() };
+    let moved = |state| MoveError::Folder(OpenError::Moved { folder: folder(), mark: mark(state) });
     let failures = [
         BrokerError::Transport("connection refused".into()).into(),
         BrokerError::Tls("unknown issuer".into()).into(),
@@ -54,6 +57,18 @@ fn the_errors_of_commands_are_as_reviewed() {
         Failure::Stdin(denied()),
         Failure::Runtime(denied()),
         Failure::NoDataFolder,
+        Failure::MoveSides,
+        MoveError::NoData { folder: folder() }.into(),
+        MoveError::NotEmpty { place: "the cluster default".into() }.into(),
+        MoveError::InUse("the cluster default has running brokers: 10.0.0.1:7420".into()).into(),
+        MoveError::Damaged { ranges: 1, bytes: 90, missing_segments: 0, unknown: 0 }.into(),
+        MoveError::Unequal { what: "messages" }.into(),
+        MoveError::SameId { mailbox: "bob".into() }.into(),
+        moved(MoveState::Leaving).into(),
+        moved(MoveState::Left).into(),
+        MoveError::Finished { place: "the folder data".into(), mark: mark(MoveState::Left) }.into(),
+        ClusterError::Identity(IdentityError::Moved(mark(MoveState::Left))).into(),
+        ClusterError::Identity(IdentityError::Format { found: 2 }).into(),
         Failure::NoServers,
         Failure::LoopbackRoleExposed { address },
         Failure::SharedTokenExposed { address },

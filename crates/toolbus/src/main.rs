@@ -75,6 +75,8 @@ enum Command {
     Host(commands::host::HostArgs),
     /// Start the broker without a host: durable mailboxes behind a WebSocket, and the MCP endpoint.
     Broker(commands::broker::BrokerCommandArgs),
+    /// Move the data of a stopped broker into a cluster on NATS, or back.
+    Migrate(commands::migrate::MigrateArgs),
     /// Manage the agents that may connect, their roles and their tokens.
     Agent(commands::agent::AgentArgs),
     /// Explain the rules of toolbus.toml.
@@ -191,6 +193,7 @@ async fn run(command: Command) -> Result<ExitCode, failure::Failure> {
         Command::Connect(args) => commands::connect::run(args).await,
         Command::Host(args) => commands::host::run(args).await,
         Command::Broker(args) => commands::broker::run(args).await,
+        Command::Migrate(args) => commands::migrate::run(args).await,
         Command::Agent(args) => commands::agent::run(args),
         Command::Ps(args) => commands::ps::run(args).await,
         Command::Calls(args) => commands::calls::run(args).await,

@@ -3,7 +3,7 @@
 use crate::identity::{Identity, Unusable};
 use crate::opening::Opening;
 use crate::prefilled::PrefilledFile;
-use crate::{Disk, DiskFile};
+use crate::{Disk, DiskFile, MoveMark};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,6 +37,14 @@ pub enum OpenError {
         /// The identity file.
         file: String,
     },
+    /// The data is being moved elsewhere, or was.
+    #[error("the data folder {} {mark}", folder.display())]
+    Moved {
+        /// The folder.
+        folder: PathBuf,
+        /// Its part in the move.
+        mark: MoveMark,
+    },
     /// The file system failed.
     #[error("can't {what} {file}: {source}")]
     Io {
@@ -59,11 +67,59 @@ pub struct FolderDisk {
 
 const LOCK_FILE: &str = "lock";
 const IDENTITY_FILE: &str = "identity";
+const UNFINISHED_IDENTITY: &str = "identity.new";
 const EPOCH_FILE: &str = "epoch";
 
 impl FolderDisk {
-    /// Opens the folder, or creates it, and takes its lock.
+    /// Opens the folder, or creates it, and takes its lock. A folder that takes part in a move is refused.
     pub fn open(path: &Path) -> Result<(Self, Identity), OpenError> {
+        let disk = Self::open_locked(path)?;
+        match disk.identity()? {
+            (identity, None) => Ok((disk, identity)),
+            (_, Some(mark)) => Err(OpenError::Moved { folder: path.to_owned(), mark }),
+        }
+    }
+
+    /// Opens a folder that takes part in a move, or is about to. An empty folder becomes one with the identity and the mark of
+    /// `new`. Returns `None` for a folder without an identity otherwise.
+    pub fn open_for_move(
+        path: &Path,
+        new: Option<(&Identity, &MoveMark)>,
+    ) -> Result<Option<(Self, Identity, Option<MoveMark>)>, OpenError> {
+        if new.is_none() && !path.is_dir() {
+            return Ok(None);
+        }
+        let disk = Self::open_locked(path)?;
+        let io = |what: &'static str| {
+            let file = path.join(IDENTITY_FILE).display().to_string();
+            move |source| OpenError::Io { what, file, source }
+        };
+        let names = disk.list().map_err(io("list the folder of"))?;
+        if !names.iter().any(|name| name == IDENTITY_FILE) {
+            if disk.has_log().map_err(io("list the folder of"))? {
+                return Err(OpenError::MissingIdentity { file: path.join(IDENTITY_FILE).display().to_string() });
+            }
+            // A process that was killed may have left the beginning of an identity.
+            let is_empty = names.iter().all(|name| name == LOCK_FILE || name.starts_with(UNFINISHED_IDENTITY));
+            let Some((identity, mark)) = new.filter(|_| is_empty) else { return Ok(None) };
+            disk.mark(identity, Some(mark)).map_err(io("write"))?;
+        }
+        let (identity, mark) = disk.identity()?;
+        Ok(Some((disk, identity, mark)))
+    }
+
+    /// The mark of a folder that takes part in a move. Takes no lock.
+    pub fn mark_of(path: &Path) -> Option<MoveMark> {
+        let text = read_private_text(&path.join(IDENTITY_FILE)).ok()?;
+        Identity::parse(&text).ok()?.mark
+    }
+
+    /// Marks the folder as a part of a move, or removes the mark. Durable when it returns.
+    pub fn mark(&self, identity: &Identity, mark: Option<&MoveMark>) -> io::Result<()> {
+        self.replace(IDENTITY_FILE, &mark.map_or_else(|| identity.to_text(), |mark| identity.to_marked_text(mark)))
+    }
+
+    fn open_locked(path: &Path) -> Result<Self, OpenError> {
         let io = |what: &'static str| {
             let file = path.display().to_string();
             move |source| OpenError::Io { what, file, source }
@@ -78,9 +134,7 @@ impl FolderDisk {
             Err(TryLockError::Error(source)) => return Err(io("lock")(source)),
         }
         let folder = File::open(path).map_err(io("open"))?;
-        let disk = Self { path: path.to_owned(), folder, lock };
-        let identity = disk.identity()?;
-        Ok((disk, identity))
+        Ok(Self { path: path.to_owned(), folder, lock })
     }
 
     /// Another handle to the lock. Unlocking it lets others open the folder, so nothing may be written afterwards.
@@ -96,17 +150,17 @@ impl FolderDisk {
         Ok(opening)
     }
 
-    fn identity(&self) -> Result<Identity, OpenError> {
+    fn identity(&self) -> Result<(Identity, Option<MoveMark>), OpenError> {
         let path = self.path.join(IDENTITY_FILE);
         let file = path.display().to_string();
         let write = |identity: Identity| match self.replace(IDENTITY_FILE, &identity.to_text()) {
-            Ok(()) => Ok(identity),
+            Ok(()) => Ok((identity, None)),
             Err(source) => Err(OpenError::Io { what: "write", file: file.clone(), source }),
         };
         match read_private_text(&path) {
             Ok(text) => match Identity::parse(&text) {
                 Ok(parsed) if parsed.is_old => write(parsed.identity),
-                Ok(parsed) => Ok(parsed.identity),
+                Ok(parsed) => Ok((parsed.identity, parsed.mark)),
                 Err(Unusable::OtherFormat) => Err(OpenError::UnknownFormat { file }),
                 Err(Unusable::Damaged) => Err(OpenError::DamagedIdentity { file }),
             },

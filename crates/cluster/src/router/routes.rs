@@ -93,8 +93,7 @@ impl ConnState {
             _ if delivery.ack.is_some_and(|tag| self.is_valid(tag)) => {
                 delivery.ack.map_or(self.home, |tag| self.of_seq(tag))
             }
-            Purpose::HostReply | Purpose::Reply => self.home,
-            Purpose::Event if self.is_host => self.home,
+            purpose if stays_with_sender(purpose, self.is_host) => self.home,
             _ => self.count.of(&delivery.to),
         };
         self.delivers += 1;
@@ -124,6 +123,12 @@ impl ConnState {
     fn of_seq(&self, seq: Seq) -> Partition {
         if self.is_valid(seq) { Partition::of_seq(seq) } else { self.home }
     }
+}
+
+/// Whether a message is in the partition of its sender instead of its recipient's: a reply is beside its request, and an event
+/// of a host beside the reply that it must not overtake.
+pub fn stays_with_sender(purpose: Purpose, is_host: bool) -> bool {
+    matches!(purpose, Purpose::HostReply | Purpose::Reply) || (purpose == Purpose::Event && is_host)
 }
 
 fn push(Partition(number): Partition, command: Command, routed: &mut [Vec<Command>]) {

@@ -89,6 +89,12 @@ impl Servers {
         }
     }
 
+    /// The bucket of a cluster, to write what a broker of another version would.
+    pub async fn bucket(&self, name: &str) -> async_nats::jetstream::kv::Store {
+        let client = async_nats::connect(format!("127.0.0.1:{}", self.ports[0])).await.unwrap();
+        async_nats::jetstream::new(client).get_key_value(format!("TOOLBUS_{name}")).await.unwrap()
+    }
+
     /// Connects once the servers have elected their leaders.
     pub async fn connect(&self, name: &str) -> Cluster {
         let servers = self.ports[..SERVERS].iter().map(|port| format!("nats://127.0.0.1:{port}")).collect();

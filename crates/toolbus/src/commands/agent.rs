@@ -122,7 +122,9 @@ impl FolderArgs {
             Some(folder) => Some(folder.clone()),
             None => local_broker()?.data,
         };
-        folders::data_root(configured)
+        let data = folders::data_root(configured)?;
+        toolbus_migrate::check_here(&data)?;
+        Ok(data)
     }
 }
 

@@ -15,6 +15,7 @@ mod detach;
 pub mod guard;
 pub mod host;
 pub mod init;
+pub mod migrate;
 mod outcome;
 pub mod pin;
 pub mod policy;

@@ -146,6 +146,8 @@ impl Failure {
                 "it may be the token of another broker or a part of one; on the broker's machine, `toolbus agent list` \
                  shows the agents and `toolbus agent rotate NAME` issues a new token",
             ),
+            Self::Move(error) if error.hint().is_some() => error.hint(),
+            Self::MoveSides => Some("for example: toolbus migrate --from DIR --to nats://127.0.0.1:4222"),
             Self::NoAdvertisedAddress { .. } => Some("give the address of this machine with --advertise HOST:PORT"),
             Self::Partitions { .. } => Some("choose 1 to 256 with --partitions"),
             Self::TooFewReplicas { .. } => {

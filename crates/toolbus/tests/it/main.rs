@@ -27,6 +27,8 @@ mod lists_do_not_wait;
 mod loopback_role_is_for_this_machine;
 mod mcp_client;
 mod mcp_process;
+mod migrate;
+mod nats_site;
 mod one_effect;
 mod one_tool;
 mod outages;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
-use toolbus_wal::{FolderDisk, Identity, OpenError, Segments};
+use toolbus_wal::{FolderDisk, Identity, MoveMark, MoveState, OpenError, Segments};
 
 const LOG: Segments = Segments { prefix: "segment-" };
 
@@ -142,4 +142,36 @@ fn files_are_private_and_created_once() {
     assert_eq!(again, Some(std::io::ErrorKind::AlreadyExists));
     fs::write(folder.path().join("segment-notes.txt"), "not ours").expect("writable");
     assert_eq!(LOG.list(&disk).expect("listed"), [1]);
+}
+
+#[test]
+fn a_folder_that_takes_part_in_a_move_opens_only_for_the_move() {
+    let folder = folder();
+    assert!(FolderDisk::open_for_move(&folder.path().join("none"), None).expect("no error").is_none());
+    assert!(FolderDisk::open_for_move(folder.path(), None).expect("no error").is_none(), "it has no identity");
+    let identity = Identity { id: "the-id".into(), seed: 77 };
+    let mark = |state| MoveMark { id: "m".into(), state, other: "the cluster default".into() };
+    let arriving = mark(MoveState::Arriving);
+    fs::write(folder.path().join("identity.new-17"), "toolb").expect("writable");
+    for _ in 0..2 {
+        let opened = FolderDisk::open_for_move(folder.path(), Some((&identity, &arriving))).expect("no error");
+        let (_, found, marked) = opened.expect("an empty folder");
+        assert_eq!((&found, marked.as_ref()), (&identity, Some(&arriving)));
+    }
+    for state in [MoveState::Arriving, MoveState::Leaving, MoveState::Left] {
+        let (disk, ..) = FolderDisk::open_for_move(folder.path(), None).expect("no error").expect("an identity");
+        disk.mark(&identity, Some(&mark(state))).expect("writable");
+        drop(disk);
+        assert_eq!(FolderDisk::mark_of(folder.path()), Some(mark(state)));
+        let refused = FolderDisk::open(folder.path()).err();
+        assert!(matches!(&refused, Some(OpenError::Moved { mark: found, .. }) if *found == mark(state)), "{refused:?}");
+    }
+    let (disk, ..) = FolderDisk::open_for_move(folder.path(), None).expect("no error").expect("an identity");
+    disk.mark(&identity, None).expect("writable");
+    drop(disk);
+    assert_eq!((open(folder.path()).1, FolderDisk::mark_of(folder.path())), (identity.clone(), None));
+    fs::remove_file(folder.path().join("identity")).expect("it was there");
+    fs::write(folder.path().join("something"), "of another program").expect("writable");
+    let opened = FolderDisk::open_for_move(folder.path(), Some((&identity, &arriving))).expect("no error");
+    assert!(opened.is_none(), "it is not empty");
 }
