@@ -50,7 +50,7 @@ impl Drop for NetworkThread {
     }
 }
 
-/// A connection whose ends are nodes; hosts and workers are none.
+/// A connection whose ends are nodes; workers are none.
 struct Path {
     ends: [Option<Node>; 2],
     isolated: Isolated,
@@ -129,7 +129,8 @@ async fn listen(process: &mut watch::Receiver<Option<u32>>, port: u16, target: u
 }
 
 /// Spreads new connections over the brokers that are healthy.
-pub async fn serve_balancer(isolated: Isolated, listener: std::net::TcpListener, brokers: Vec<(Node, u16)>) {
+pub async fn serve_balancer(network: Network, listener: std::net::TcpListener, brokers: Vec<(Node, u16)>) {
+    let Network { processes, isolated } = network;
     let listener = TcpListener::from_std(listener).expect("the listener doesn't block");
     let (health, healthy) = watch::channel(vec![false; brokers.len()]);
     let mut tasks = JoinSet::new();
@@ -148,13 +149,16 @@ pub async fn serve_balancer(isolated: Isolated, listener: std::net::TcpListener,
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                let Ok((near, _)) = accepted else { continue };
+                let Ok((near, peer)) = accepted else { continue };
                 let order = (0..brokers.len()).map(|offset| (next + offset) % brokers.len());
                 let Some(chosen) = order.into_iter().find(|index| healthy.borrow()[*index]) else { continue };
                 next = chosen + 1;
                 let (node, port) = brokers[chosen];
-                let path = Path { ends: [None, Some(node)], isolated: isolated.clone() };
-                tasks.spawn(forward(near, port, path));
+                let (processes, isolated) = (Arc::clone(&processes), isolated.clone());
+                tasks.spawn(async move {
+                    let source = spawn_blocking(move || processes.of(peer)).await.unwrap_or_default();
+                    forward(near, port, Path { ends: [source, Some(node)], isolated }).await;
+                });
             }
             Some(_) = tasks.join_next() => {}
         }

@@ -13,13 +13,19 @@ use tokio::process::Command;
 use super::{nats, plan::Nodes};
 use crate::faults::{DEADLINE_SECONDS, RunFolder, Tool, Workers, free_port, rng::Rng};
 
-/// Each host has one tool of its own; one of them is replay-safe.
+/// Two tools of the pool and one of each other host; two of them are replay-safe.
 pub const TOOLS: [Tool; 4] = [
     Tool { name: "effect_0", is_safe: false },
-    Tool { name: "effect_1", is_safe: false },
+    Tool { name: "effect_safe_1", is_safe: true },
     Tool { name: "effect_2", is_safe: false },
     Tool { name: "effect_safe_3", is_safe: true },
 ];
+/// The tools of each host. The first two are a pool.
+pub const HOSTS: [&[Tool]; 4] = [POOLED, POOLED, &[TOOLS[2]], &[TOOLS[3]]];
+const POOLED: &[Tool] = &[TOOLS[0], TOOLS[1]];
+const POOL: &str = "pair";
+/// How long workers wait for a member of the pool: shorter than the longest outages.
+const POOL_GRACE: &str = "2s";
 /// The token that hosts, workers and brokers share: each broker has credentials of its own otherwise.
 pub const TOKEN: &str = "cluster-token";
 /// One process per tool serves all workers; a process for each would exceed the limit of a server.
@@ -80,8 +86,11 @@ impl Layout {
         let token = self.path("token");
         fs::write(&token, TOKEN).context("write the token")?;
         fs::set_permissions(&token, Permissions::from_mode(0o600)).context("protect the token")?;
-        for (host, tool) in TOOLS.into_iter().enumerate() {
-            let config = self.folder.host_config(bench, &[tool], SESSION);
+        let member = |number: usize| format!("[hosts.host-{number}]\npool = \"{POOL}\"\n");
+        let members: String = (0..HOSTS.len()).filter(|number| is_pooled(*number)).map(member).collect();
+        fs::write(self.path("brokers.toml"), members).context("write the brokers' configuration")?;
+        for (host, tools) in HOSTS.into_iter().enumerate() {
+            let config = self.folder.host_config(bench, tools, SESSION);
             fs::write(self.path(&format!("host-{host}.toml")), config).context("write a host's configuration")?;
         }
         for number in 0..self.nats.len() {
@@ -120,6 +129,7 @@ impl Layout {
         let mut command = Command::new(&self.programs.toolbus);
         command.args(["broker", "--listen", &address(ports.own), "--data"]);
         command.arg(self.path(&format!("broker-{number}"))).arg("--shared-token-file").arg(self.path("token"));
+        command.arg("--config").arg(self.path("brokers.toml"));
         if !self.nats.is_empty() {
             let servers: Vec<u16> = self.nats.iter().map(|server| server.clients.gate).collect();
             let monitors: Vec<u16> = self.nats.iter().map(|server| server.monitor).collect();
@@ -134,6 +144,9 @@ impl Layout {
         command.args(["host", "--everyone", "--id", &name, "--broker", &address(self.front), "--token-file"]);
         command.arg(self.path("token")).arg("--config").arg(self.path(&format!("{name}.toml")));
         command.arg("--state").arg(self.path(&name));
+        if is_pooled(number) {
+            command.args(["--pool", POOL]);
+        }
         self.folder.isolated(command, &name, Stdio::null())
     }
 
@@ -147,7 +160,7 @@ impl Workers for Layout {
         let (name, deadline) = (format!("worker-{number}"), format!("{DEADLINE_SECONDS}s"));
         let mut command = Command::new(&self.programs.toolbus);
         command.args(["connect", "--id", &name, "--broker", &address(self.front), "--deadline", &deadline]);
-        command.arg("--token-file").arg(self.path("token"));
+        command.arg("--token-file").arg(self.path("token")).args(["--pool-grace", POOL_GRACE]);
         let mut command = self.folder.isolated(command, &name, Stdio::piped())?;
         command.stdin(Stdio::piped());
         Ok(command)
@@ -156,6 +169,10 @@ impl Workers for Layout {
     fn tools(&self) -> &[Tool] {
         &TOOLS
     }
+}
+
+fn is_pooled(host: usize) -> bool {
+    HOSTS[host].len() > 1
 }
 
 fn address(port: u16) -> String {

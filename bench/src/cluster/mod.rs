@@ -1,5 +1,5 @@
-//! `cluster`: NATS servers, brokers, hosts and workers as real processes under load. Each NATS server and each broker is
-//! killed, stopped, paused and cut off in turn. At the end no call and no message with a receipt may be lost, no call may
+//! `cluster`: NATS servers, brokers, hosts and workers as real processes under load. Each NATS server, each broker and each
+//! host is killed, stopped, paused and cut off in turn; two of the hosts are a pool. At the end no call and no message with a receipt may be lost, no call may
 //! have had its effect twice, and every caller must have exactly one answer.
 
 mod gate;
@@ -35,13 +35,13 @@ pub struct ClusterOptions {
     /// Stop the blows after this many minutes and check what was done [default: when all are done].
     #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u64).range(1..=1440))]
     minutes: Option<u64>,
-    /// Number of blows [default: 60, short: 8].
+    /// Number of blows [default: 60, short: 12].
     #[arg(long, value_name = "N")]
     blows: Option<usize>,
     /// Number of clients, each with a worker process [default: 200, short: 20].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     workers: Option<u16>,
-    /// A short run: each kind of blow once, few workers, short outages, 40 seconds at most.
+    /// A short run: each kind of blow once, few workers, short outages, 60 seconds at most.
     #[arg(long, conflicts_with = "minutes")]
     short: bool,
     /// Seed of the random choices [default: drawn and printed].
@@ -68,11 +68,12 @@ impl ClusterOptions {
     }
 
     fn nodes(&self) -> Nodes {
-        if self.embedded { Nodes { nats: 0, brokers: 1 } } else { Nodes { nats: 3, brokers: 3 } }
+        let hosts = layout::HOSTS.len();
+        if self.embedded { Nodes { nats: 0, brokers: 1, hosts } } else { Nodes { nats: 3, brokers: 3, hosts } }
     }
 
     fn blows(&self) -> usize {
-        self.blows.unwrap_or(if self.short { 8 } else { 60 })
+        self.blows.unwrap_or(if self.short { 12 } else { 60 })
     }
 
     fn workers(&self) -> usize {
@@ -101,7 +102,7 @@ impl ClusterOptions {
 
     fn time_limit(&self) -> Duration {
         match self.minutes {
-            _ if self.short => Duration::from_secs(40),
+            _ if self.short => Duration::from_secs(60),
             Some(minutes) => Duration::from_secs(minutes * 60),
             None => Duration::MAX / 4,
         }

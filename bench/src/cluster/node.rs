@@ -1,4 +1,4 @@
-//! The processes that are struck: NATS servers and brokers.
+//! The processes that are struck: NATS servers, brokers and hosts.
 
 use std::fmt;
 
@@ -6,6 +6,7 @@ use std::fmt;
 pub enum Role {
     Nats,
     Broker,
+    Host,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,10 @@ impl Node {
     pub fn broker(number: usize) -> Self {
         Self { role: Role::Broker, number }
     }
+
+    pub fn host(number: usize) -> Self {
+        Self { role: Role::Host, number }
+    }
 }
 
 impl fmt::Display for Node {
@@ -29,6 +34,7 @@ impl fmt::Display for Node {
         let role = match self.role {
             Role::Nats => "nats",
             Role::Broker => "broker",
+            Role::Host => "host",
         };
         write!(formatter, "{role}-{}", self.number)
     }

@@ -122,7 +122,7 @@ impl<'a> Run<'a> {
     fn start_clients(&mut self, is_draining: &watch::Receiver<bool>) -> Clients {
         let mut clients = Clients::default();
         for number in 0..self.options.workers() {
-            // Only brokers and NATS servers are struck.
+            // Workers are not struck.
             let (_, kills) = KillHandle::new();
             clients.start(Client {
                 number,

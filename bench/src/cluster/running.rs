@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::{
     gate::{Network, NetworkThread, serve_balancer, serve_gate},
     health,
-    layout::{Layout, Ports, TOOLS},
+    layout::{HOSTS, Layout, Ports},
     node::{Node, Role},
     plan::{Action, Blow},
     source::Processes,
@@ -31,7 +31,6 @@ const RESTART_LIMIT: Duration = Duration::from_secs(60);
 pub struct RunningCluster {
     layout: Arc<Layout>,
     nodes: HashMap<String, Supervisor>,
-    hosts: Vec<Supervisor>,
     cut: watch::Sender<Option<Node>>,
     network: Network,
     /// Milliseconds before a struck process is restarted.
@@ -47,8 +46,8 @@ impl RunningCluster {
         let (cut, isolated) = watch::channel(None);
         let network = Network { processes: Arc::new(Processes::default()), isolated };
         let (stop, _) = watch::channel(false);
-        let (nodes, hosts, thread) = (HashMap::new(), Vec::new(), NetworkThread::start()?);
-        let mut cluster = Self { layout, nodes, hosts, cut, network, down, stop, rng, thread };
+        let (nodes, thread) = (HashMap::new(), NetworkThread::start()?);
+        let mut cluster = Self { layout, nodes, cut, network, down, stop, rng, thread };
         let layout = Arc::clone(&cluster.layout);
         for (number, ports) in layout.nats.iter().enumerate() {
             let making = Arc::clone(&layout);
@@ -68,11 +67,10 @@ impl RunningCluster {
         let listener = TcpListener::bind(("127.0.0.1", layout.front)).context("listen for clients")?;
         listener.set_nonblocking(true).context("listen for clients")?;
         let brokers = layout.brokers.iter().enumerate().map(|(number, ports)| (Node::broker(number), ports.own));
-        cluster.thread.spawn(serve_balancer(cluster.network.isolated.clone(), listener, brokers.collect()));
-        for number in 0..TOOLS.len() {
+        cluster.thread.spawn(serve_balancer(cluster.network.clone(), listener, brokers.collect()));
+        for number in 0..HOSTS.len() {
             let making = Arc::clone(&layout);
-            let host = cluster.supervise(format!("host-{number}"), Arc::new(move || making.host(number)));
-            cluster.hosts.push(host);
+            cluster.start_node(Node::host(number), Arc::new(move || making.host(number)), &[]);
         }
         Ok(cluster)
     }
@@ -141,6 +139,8 @@ impl RunningCluster {
         match node.role {
             Role::Nats => health::is_ok(self.layout.nats[node.number].monitor, "/healthz").await,
             Role::Broker => health::is_ok(self.layout.brokers[node.number].own, "/readyz").await,
+            // Calls show whether it serves: all workers have to succeed after each blow.
+            Role::Host => true,
         }
     }
 
@@ -148,7 +148,7 @@ impl RunningCluster {
     pub async fn stop(self) -> anyhow::Result<Vec<String>> {
         self.stop.send_replace(true);
         let mut problems = Vec::new();
-        for supervisor in self.nodes.into_values().chain(self.hosts) {
+        for supervisor in self.nodes.into_values() {
             problems.extend(supervisor.task.await.context("a supervisor panicked")?);
         }
         Ok(problems)
@@ -199,7 +199,7 @@ mod tests {
             nats_server: Some(parts.join("python/bin/nats-server")),
         };
         let mut rng = Rng::new(u64::from(std::process::id()));
-        let nodes = Nodes { nats: 3, brokers: 0 };
+        let nodes = Nodes { nats: 3, brokers: 0, hosts: 0 };
         let layout = Layout::new(programs, Path::new("bench"), folder.path(), nodes, &mut rng).unwrap();
         let layout = Arc::new(layout);
         let cluster = RunningCluster::start(Arc::clone(&layout), (100, 200), rng).await.unwrap();

@@ -9,6 +9,7 @@ use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use toolbus_engine::ConnId;
+use toolbus_mcp::{HostManifest, PoolMember, merge_pool};
 use toolbus_policy::PolicySet;
 use toolbus_protocol::{Body, HostEntry, RoleManifest};
 
@@ -189,6 +190,24 @@ impl State {
         let Some(host) = self.hosts.get_mut(name) else { return };
         host.set_offers(offers::view_all(&self.owners.owners, &self.rules, name, &host.announced));
         host.rank = self.owners.owners.rank(name);
+    }
+
+    /// Why the host is not in the pool that it asks to join, or where the definitions of the members differ.
+    pub fn pool_problems(&self, host: &str) -> Vec<String> {
+        let Some(known) = self.hosts.get(host) else { return Vec::new() };
+        let Some(pool) = self.owners.owners.pool_of(&self.rules, host) else {
+            return known.offers.refused_pool.iter().cloned().collect();
+        };
+        let read = |(name, host): (&Arc<str>, &Host)| {
+            let manifest = host.offers.manifests.first()?;
+            let manifest: HostManifest = serde_json::from_slice(manifest.manifest.as_bytes()).ok()?;
+            let online = self.online_since(name).is_some();
+            (manifest.pool.as_deref() == Some(pool)).then(|| (name.to_string(), online, manifest))
+        };
+        let members: Vec<_> = self.in_order().into_iter().filter_map(read).collect();
+        let members: Vec<PoolMember<'_>> =
+            members.iter().map(|(host, online, manifest)| PoolMember { host, online: *online, manifest }).collect();
+        merge_pool(pool, &members).manifest.problems
     }
 
     /// The hosts in the order of their first announcement.

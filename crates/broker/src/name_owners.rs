@@ -1,5 +1,5 @@
 //! Which host owns which name. The first host that offers a name keeps it, also while it is away, until a rule of the
-//! operator gives the name to another one.
+//! operator gives the name to another one. The members of a pool own their names together.
 
 use std::collections::{BTreeMap, HashSet};
 use toolbus_mcp::ListKind;
@@ -27,6 +27,8 @@ pub struct HeldBack {
 pub enum HoldReason {
     /// Another host offered the name, or one that looks alike, first.
     OwnedBy(String),
+    /// A pool offered it first, and the host is no member.
+    OwnedByPool(String),
     /// The rules give the name to another host.
     GrantedTo(String),
     /// The rules for this host don't cover the name.
@@ -44,6 +46,10 @@ impl HoldReason {
             Self::OwnedBy(owner) => format!(
                 "host {owner} offered it first; to decide otherwise, list it in `offers` of [hosts.{host}] in the broker's \
                  toolbus.toml"
+            ),
+            Self::OwnedByPool(pool) => format!(
+                "pool {pool} offered it first; to let the host join, start it with `--pool {pool}` and set \
+                 `pool = \"{pool}\"` in [hosts.{host}] of the broker's toolbus.toml"
             ),
             Self::GrantedTo(owner) => format!("[hosts.{owner}] in the broker's toolbus.toml covers it"),
             Self::NotGranted => format!("[hosts.{host}] in the broker's toolbus.toml does not cover it"),
@@ -81,6 +87,20 @@ pub struct NameOwners {
     owners: BTreeMap<(String, String), String>,
     /// Number of names of each owner.
     counts: BTreeMap<String, usize>,
+    /// The pools of the hosts that are members of one.
+    pools: BTreeMap<String, String>,
+}
+
+/// The owner of a pool's names. No host can have this name, because names contain no slash.
+fn owner_of_pool(pool: &str) -> String {
+    format!("pool/{pool}")
+}
+
+fn owned_by(owner: &str) -> HoldReason {
+    match owner.strip_prefix("pool/") {
+        Some(pool) => HoldReason::OwnedByPool(pool.to_owned()),
+        None => HoldReason::OwnedBy(owner.to_owned()),
+    }
 }
 
 impl NameOwners {
@@ -101,8 +121,43 @@ impl NameOwners {
     /// Forgets a host that has withdrawn or was away for too long. Its names are free again.
     pub fn remove_host(&mut self, host: &str) {
         self.hosts.retain(|known| known != host);
-        self.owners.retain(|_, owner| owner != host);
-        self.counts.remove(host);
+        self.free_names_of(host);
+        self.set_pool(host, None);
+    }
+
+    /// Records the pool of a host. Its own names become names of the pool. Those of a pool without members are free.
+    pub fn set_pool(&mut self, host: &str, pool: Option<&str>) {
+        let before = match pool {
+            Some(pool) => self.pools.insert(host.to_owned(), pool.to_owned()),
+            None => self.pools.remove(host),
+        };
+        if let Some(pool) = pool {
+            self.give_names(host, &owner_of_pool(pool));
+        }
+        if let Some(before) = before.filter(|before| !self.pools.values().any(|pool| pool == before)) {
+            self.free_names_of(&owner_of_pool(&before));
+        }
+    }
+
+    fn give_names(&mut self, from: &str, to: &str) {
+        let Some(count) = self.counts.remove(from) else { return };
+        self.owners.values_mut().filter(|owner| *owner == from).for_each(|owner| to.clone_into(owner));
+        *self.counts.entry(to.to_owned()).or_default() += count;
+    }
+
+    fn free_names_of(&mut self, owner: &str) {
+        self.owners.retain(|_, known| known != owner);
+        self.counts.remove(owner);
+    }
+
+    /// The pool that the host has joined and that the rules still allow.
+    pub fn pool_of<'a>(&self, rules: &'a PolicySet, host: &str) -> Option<&'a str> {
+        rules.pool_of(host).filter(|pool| self.pools.get(host).is_some_and(|joined| joined == pool))
+    }
+
+    /// Under which name the names of a host are owned.
+    fn owner_for(&self, rules: &PolicySet, host: &str) -> String {
+        self.pool_of(rules, host).map_or_else(|| host.to_owned(), owner_of_pool)
     }
 
     /// The known hosts, in the order of their first announcement.
@@ -117,14 +172,14 @@ impl NameOwners {
 
     /// Gives the name to the host if the rules and its present owner allow it.
     pub fn claim(&mut self, rules: &PolicySet, host: &str, kind: ListKind, name: &str) -> Result<(), HoldReason> {
-        let key = key(kind, name);
+        let (key, own) = (key(kind, name), self.owner_for(rules, host));
         match rules.offer(host, name) {
             Offer::NotGranted => Err(HoldReason::NotGranted),
             Offer::GrantedTo(other) => Err(HoldReason::GrantedTo(other.to_owned())),
-            Offer::Granted => self.assign(key, host),
+            Offer::Granted => self.assign(key, &own),
             Offer::FirstCome => match self.owners.get(&key) {
-                Some(owner) if owner != host => Err(HoldReason::OwnedBy(owner.clone())),
-                _ => self.assign(key, host),
+                Some(owner) if *owner != own => Err(owned_by(owner)),
+                _ => self.assign(key, &own),
             },
         }
     }
@@ -137,21 +192,26 @@ impl NameOwners {
             Offer::GrantedTo(other) => return Err(HoldReason::GrantedTo(other.to_owned())),
             Offer::Granted | Offer::FirstCome => {}
         }
+        let own = self.owner_for(rules, host);
         match self.owners.get(&key(kind, name)) {
-            Some(owner) if owner == host => Ok(()),
-            Some(owner) => Err(HoldReason::OwnedBy(owner.clone())),
-            None if self.counts.get(host).is_some_and(|count| *count >= MAX_NAMES_PER_HOST) => Err(HoldReason::TooMany),
+            Some(owner) if *owner == own => Ok(()),
+            Some(owner) => Err(owned_by(owner)),
+            None if self.counts.get(&own).is_some_and(|count| *count >= MAX_NAMES_PER_HOST) => Err(HoldReason::TooMany),
             None => Err(HoldReason::Unclaimed),
         }
     }
 
-    /// The hosts that own other names in `other` than here.
+    /// The hosts that own other names in `other` than here, alone or as members of a pool.
     pub fn hosts_that_differ<'a>(&'a self, other: &'a Self) -> HashSet<&'a str> {
         let changed = |from: &'a Self, to: &'a Self| {
             let changed = from.owners.iter().filter(|(key, owner)| to.owners.get(*key) != Some(*owner));
             changed.map(|(_, owner)| owner.as_str())
         };
-        changed(self, other).chain(changed(other, self)).collect()
+        let owners: HashSet<&str> = changed(self, other).chain(changed(other, self)).collect();
+        let members = self.pools.iter().chain(&other.pools);
+        let members = members.filter(|(_, pool)| owners.contains(owner_of_pool(pool).as_str()));
+        let members: Vec<&str> = members.map(|(host, _)| host.as_str()).collect();
+        owners.into_iter().chain(members).collect()
     }
 
     fn assign(&mut self, key: (String, String), host: &str) -> Result<(), HoldReason> {
@@ -172,7 +232,7 @@ impl NameOwners {
     /// The text of the stored form: one JSON object.
     pub fn to_text(&self) -> String {
         let owners: Vec<_> = self.owners.iter().map(|((kind, name), owner)| (kind, name, owner)).collect();
-        serde_json::json!({ "hosts": self.hosts, "owners": owners }).to_string()
+        serde_json::json!({ "hosts": self.hosts, "owners": owners, "pools": self.pools }).to_string()
     }
 
     /// Reads the stored form.
@@ -180,7 +240,9 @@ impl NameOwners {
         let stored: serde_json::Value = serde_json::from_slice(text).ok()?;
         let hosts = serde_json::from_value(stored.get("hosts")?.clone()).ok()?;
         let owners: Vec<(String, String, String)> = serde_json::from_value(stored.get("owners")?.clone()).ok()?;
-        let mut read = Self { hosts, ..Self::default() };
+        // Older brokers wrote no pools.
+        let pools = stored.get("pools").map(|pools| serde_json::from_value(pools.clone())).transpose().ok()?;
+        let mut read = Self { hosts, pools: pools.unwrap_or_default(), ..Self::default() };
         for (kind, name, owner) in owners {
             *read.counts.entry(owner.clone()).or_default() += 1;
             read.owners.insert((kind, name), owner);
@@ -235,6 +297,32 @@ mod tests {
         assert_eq!(owners.claim(&rules, "bbb", tools, "echo"), Err(HoldReason::GrantedTo("aaa".into())));
         assert_eq!(owners.claim(&rules, "aaa", tools, "other"), Err(HoldReason::NotGranted));
         assert_eq!(claim(&mut owners, "bbb", "echo"), Err(HoldReason::OwnedBy("aaa".into())), "without the rule");
+    }
+
+    #[test]
+    fn the_members_of_a_pool_own_their_names_together() {
+        let mut owners = NameOwners::default();
+        assert!(owners.add_host("aaa") && owners.add_host("bbb"));
+        let rules = rules("[hosts.aaa]\npool = 'render'\n[hosts.bbb]\npool = 'render'");
+        let claim = |owners: &mut NameOwners, host, name| owners.claim(&rules, host, ListKind::Tools, name);
+        assert_eq!(claim(&mut owners, "aaa", "early"), Ok(()));
+        owners.set_pool("aaa", Some("render"));
+        owners.set_pool("bbb", Some("render"));
+        for (host, name) in [("aaa", "echo"), ("bbb", "echo"), ("bbb", "early")] {
+            assert_eq!(claim(&mut owners, host, name), Ok(()), "{host} {name}");
+        }
+        let outside = || Err(HoldReason::OwnedByPool("render".into()));
+        assert_eq!(claim(&mut owners, "ccc", "echo"), outside());
+        assert_eq!(claim(&mut owners, "ccc", "early"), outside());
+        assert_eq!(NameOwners::from_text(owners.to_text().as_bytes()).as_ref(), Some(&owners));
+        // A host that leaves the pool has none of its names; the last one that leaves frees them.
+        let before = owners.clone();
+        owners.set_pool("aaa", None);
+        assert_eq!(claim(&mut owners, "aaa", "echo"), outside());
+        owners.remove_host("bbb");
+        assert_eq!(owners.hosts_that_differ(&before), ["aaa", "bbb", "pool/render"].into());
+        assert_eq!(claim(&mut owners, "aaa", "echo"), Ok(()));
+        assert_eq!(claim(&mut owners, "ccc", "echo"), Err(HoldReason::OwnedBy("aaa".into())));
     }
 
     #[test]

@@ -199,7 +199,12 @@ impl Shared {
             let before = self.lock().hosts.get(&host).map_or_else(Vec::new, |before| before.offers.held_back.clone());
             let known = self.write(&host, number, manifests).map_err(ManifestRefusal::Unwritten)?;
             new.extend(known.offers.held_back.iter().filter(|held| !before.contains(held)).cloned());
-            self.lock().publish(host, known);
+            let mut state = self.lock();
+            let before = state.pool_problems(&host);
+            state.publish(Arc::clone(&host), known);
+            for problem in state.pool_problems(&host).iter().filter(|problem| !before.contains(problem)) {
+                tracing::warn!(host = &*host, "{problem}");
+            }
         }
         self.notify_changed();
         Ok(new)
@@ -264,6 +269,8 @@ impl Shared {
             state.in_order().into_iter().map(|(name, host)| (Arc::clone(name), host.announced.clone())).collect()
         };
         let claimed = self.change_owners(|owners, rules| {
+            // First of all, because the last host that leaves a pool frees its names.
+            hosts.iter().for_each(|(host, manifests)| offers::join_pool(owners, rules, host, manifests));
             for (host, manifests) in &hosts {
                 owners.add_host(host);
                 offers::claim_all(owners, rules, host, manifests);

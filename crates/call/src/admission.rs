@@ -96,7 +96,7 @@ impl<A: Clone> CallMachine<A> {
     fn admit_new(&mut self, no: CallNo, is_full: bool, cx: &mut Context<'_, A>) {
         match () {
             () if is_full => self.fail(no, Failure::TooManyCalls, End::Failed, cx),
-            () if self.draining && !self.is_planted(PlantedBug::DrainStarts) => self.leave(no, cx),
+            () if self.draining && !self.is_planted(PlantedBug::DrainStarts) => self.pass_on(no, cx),
             () => self.authorise(no, cx),
         }
     }

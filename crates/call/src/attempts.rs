@@ -18,7 +18,7 @@ use toolbus_journal::{End, JournalError, Replay, Wait};
 impl<A: Clone> CallMachine<A> {
     pub(crate) fn connect(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         if self.must_leave(no) {
-            return self.leave(no, cx);
+            return self.pass_on(no, cx);
         }
         self.set_state(no, State::Connecting);
         self.wait_until(no, cx.now.ms + self.options.wait_limit);
@@ -70,7 +70,7 @@ impl<A: Clone> CallMachine<A> {
     /// Journals START, unless the request needs none or has one in this attempt.
     pub(crate) fn start(&mut self, no: CallNo, cx: &mut Context<'_, A>) {
         if self.must_leave(no) {
-            return self.leave(no, cx);
+            return self.pass_on(no, cx);
         }
         if !self.is_planted(PlantedBug::DeadlineIgnored) && self.end_overdue(no, cx) {
             return;
@@ -212,7 +212,7 @@ impl<A: Clone> CallMachine<A> {
         }
         if self.draining {
             // The next host runs it again.
-            return self.leave(no, cx);
+            return self.pass_on(no, cx);
         }
         self.next_attempt(no, cx);
     }
@@ -261,7 +261,7 @@ impl<A: Clone> CallMachine<A> {
             let start = Arc::new(self.start_of(&request, attempt, cx.now.wall, false));
             self.fail(no, Failure::OutcomeUnknown(start), End::Unknown, cx);
         } else {
-            self.leave(no, cx);
+            self.pass_on(no, cx);
         }
         true
     }

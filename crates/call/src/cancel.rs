@@ -1,6 +1,7 @@
 //! Cancellation, deadlines and time limits.
 
 use crate::call::State;
+use crate::drain::is_handed_back;
 use crate::effect::{Answer, Effect, Failure};
 use crate::event::CallNo;
 use crate::machine::{CallMachine, Context};
@@ -35,9 +36,11 @@ pub(crate) struct Cancelled {
 }
 
 impl Cancelled {
-    fn answer<A>(&self) -> (Answer<A>, End) {
+    fn answer<A>(&self, is_handed_back: bool) -> (Answer<A>, End) {
         let reason = || self.reason.clone().unwrap_or_else(|| "cancelled".to_owned());
         match &self.cause {
+            // Its worker may have withdrawn it to run it at another host.
+            Cause::Caller if is_handed_back => (Answer::HandedBack, End::Cancelled),
             Cause::Caller => (Answer::Cancelled, End::Cancelled),
             Cause::CallerGone => (Answer::Failure(Failure::CallerGone), End::Failed),
             Cause::Admin | Cause::Revoked => (Answer::Failure(Failure::Cancelled(reason())), End::Cancelled),
@@ -81,8 +84,9 @@ impl<A: Clone> CallMachine<A> {
 
     /// Answers a call that was cancelled; returns false if it was not.
     pub(crate) fn end_cancelled(&mut self, no: CallNo, cx: &mut Context<'_, A>) -> bool {
-        let Some(Some(cancelled)) = self.calls.get(&no).map(|call| &call.cancelled) else { return false };
-        let (answer, end) = cancelled.answer();
+        let Some(call) = self.calls.get(&no) else { return false };
+        let Some(cancelled) = &call.cancelled else { return false };
+        let (answer, end) = cancelled.answer(call.begun.is_none() && is_handed_back(call));
         self.give_up_wait(no, answer, end, cx);
         true
     }

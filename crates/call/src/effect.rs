@@ -259,6 +259,8 @@ pub enum Answer<A> {
     },
     /// The caller cancelled the call.
     Cancelled,
+    /// The host stops and has not run the call, and never will: another host may.
+    HandedBack,
     /// Decided by the machine.
     Failure(Failure),
 }

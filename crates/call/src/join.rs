@@ -13,7 +13,7 @@ use crate::machine::{CallMachine, Context};
 use crate::planted::PlantedBug;
 use crate::request::{JoinMode, Origin};
 use bytestring::ByteString;
-use toolbus_journal::{CallKey, Candidate, CandidateState, End, Replay, Wait};
+use toolbus_journal::{CallIndex, CallKey, Candidate, CandidateState, End, Replay, Wait};
 
 impl<A: Clone> CallMachine<A> {
     /// Looks for an earlier equal call; the call goes on without one.
@@ -23,6 +23,19 @@ impl<A: Clone> CallMachine<A> {
             Some(earlier) => self.ask_about(no, earlier, cx),
             None => self.wait_for_caller(no, cx),
         }
+    }
+
+    /// Whether a call of another mailbox of the agent is equal and may have run, in progress or ended after that time. Its
+    /// caller may repeat it at another host of a pool.
+    pub fn knows_equal(&self, caller: &str, content: &[u8; 32], journal: &CallIndex, ended_after: u64) -> bool {
+        let agent = toolbus_journal::agent(caller);
+        let is_of_another = |no: &CallNo| self.calls.get(no).is_some_and(|call| *call.request.key.caller != *caller);
+        let here = self.by_content.get(&(ByteString::from(agent), *content));
+        let is_cancelled =
+            |state: &CandidateState| matches!(state, CandidateState::Answered { end: End::Cancelled, .. });
+        let ended = || journal.candidate(agent, content, ended_after);
+        here.is_some_and(|calls| calls.iter().any(is_of_another))
+            || ended().is_some_and(|ended| *ended.key.caller != *caller && !is_cancelled(&ended.state))
     }
 
     fn may_join(&self, no: CallNo) -> bool {

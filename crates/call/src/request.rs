@@ -40,6 +40,8 @@ pub struct Request {
     pub session: Option<(SessionKey, SessionHold)>,
     /// A follow-up of a suspended call (the answer to an elicitation): already approved, and never joined.
     pub continues: bool,
+    /// Whether its caller runs it at another member of the host's pool if this host stops before it starts.
+    pub hands_back: bool,
     /// Whether it takes a permit of its server's concurrency limit. A listen, which lasts as long as its client, doesn't.
     pub needs_permit: bool,
     /// Whether it waits for a session slot of its server before it takes permits: those that hold the slots need them.

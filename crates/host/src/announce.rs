@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_client::BrokerError;
-use toolbus_mcp::{HostManifest, ListKind, raw};
+use toolbus_mcp::{HostManifest, ListKind, SomeTools, raw};
 use toolbus_protocol::{Body, ErrorCode};
 
 /// Changes within this time share an announcement.
@@ -24,6 +24,7 @@ pub async fn run(host: Arc<Host>) {
     let mut unmatched = Unmatched::default();
     loop {
         unmatched.warn(&host, &policy.borrow_and_update());
+        let draining = host.options.pool.is_some() && host.draining.is_cancelled();
         let manifests = manifests(&host, |manifest| manifest);
         let mut again = false;
         if announced.as_ref() != Some(&text_of(&manifests)) {
@@ -38,6 +39,8 @@ pub async fn run(host: Arc<Host>) {
             // Never fails: the sender is in the host's options.
             _ = policy.changed() => {}
             () = tokio::time::sleep(RETRY_INTERVAL), if again => {}
+            // Workers choose other members at once.
+            () = host.draining.cancelled(), if host.options.pool.is_some() && !draining => continue,
             () = host.shutdown.cancelled() => return,
         }
         tokio::time::sleep_until(earliest.max(Instant::now() + DEBOUNCE)).await;
@@ -96,7 +99,16 @@ fn manifests(host: &Host, change: impl Fn(HostManifest) -> HostManifest) -> Mani
     let policy = host.options.policy.current();
     let roles = policy.roles().map(|role| Some(role.to_owned())).chain([None]);
     let manifest = |role: Option<String>| {
-        let manifest = raw(&change(host.catalog.manifest(role.as_deref(), &policy)));
+        let mut manifest = change(host.catalog.manifest(role.as_deref(), &policy));
+        manifest.pool.clone_from(&host.options.pool);
+        match manifest.pool {
+            Some(_) => manifest.draining = host.draining.is_cancelled(),
+            // Only workers of a pool decide by these.
+            None => manifest.servers.iter_mut().for_each(|server| {
+                (server.shared, server.replay_safe) = (false, SomeTools::default());
+            }),
+        }
+        let manifest = raw(&manifest);
         (role, Body::from_trusted(Bytes::from(manifest.get().to_owned())))
     };
     roles.map(manifest).collect()

@@ -12,7 +12,9 @@ use crate::translate::modern_on_legacy;
 use crate::upstream::{Upstream, Usage, host_initialize};
 use std::sync::Arc;
 use toolbus_call::{CancelBy, Event};
-use toolbus_mcp::{Answer, Era, HostReply, HostRequest, Members, Notify, Raw, Rpc, is_plain_notification};
+use toolbus_mcp::{
+    Answer, Era, HostReply, HostRequest, Members, Notify, Outcome, Raw, Rpc, is_plain_notification, raw,
+};
 use toolbus_protocol::{InboxKind, InboxMessage};
 
 const ROOTS_CHANGED: &str = "notifications/roots/list_changed";
@@ -27,6 +29,10 @@ impl Host {
         let text = message.body.text().unwrap_or_default();
         match HostRequest::parse(text) {
             Ok(HostRequest::Rpc(rpc)) => self.begin_rpc(message, rpc).await,
+            Ok(HostRequest::Earlier(rpc)) => {
+                let outcome = self.earlier_call(&message, rpc);
+                self.outbox.reply(&message, &HostReply::Rpc(outcome)).await;
+            }
             Ok(HostRequest::Notify(notify)) => self.begin_notify(message, notify).await,
             Ok(HostRequest::Answer(answer)) => {
                 self.outbox.ack(&message).await;
@@ -110,6 +116,19 @@ impl Host {
         let new = NewCall { request: message, parsed, server, form: Form::Mcp, operator: None };
         let request = self.request_of(&new);
         self.admit(request, new);
+    }
+
+    /// Answers from the calls of the sender's own agent.
+    fn earlier_call(&self, message: &Arc<InboxMessage>, rpc: Rpc) -> Outcome {
+        if let Err(error) = check_names(&rpc.server, &rpc.session) {
+            return error.into();
+        }
+        let Some(server) = self.server(&rpc.server) else { return failure::unknown_server(&rpc.server).into() };
+        let window = server.config.calls.join_window;
+        let parsed = ParsedCall::new(message, rpc, Form::Mcp);
+        let (journal, caller) = (&self.options.journal, &message.from.session_id);
+        let is_known = self.calls.knows_equal(journal, caller, &parsed.content, window);
+        Outcome::Result(raw(&serde_json::json!({"known": is_known})))
     }
 
     async fn begin_notify(self: &Arc<Self>, message: Arc<InboxMessage>, notify: Notify) {

@@ -51,6 +51,8 @@ pub struct HostOptions {
     pub catalog_file: Option<PathBuf>,
     /// Reports whether callers are connected; `None` asks the broker.
     pub callers: Option<Arc<dyn Callers>>,
+    /// The pool that the host asks to join.
+    pub pool: Option<String>,
 }
 
 /// Limits and timeouts of a host.
@@ -164,6 +166,7 @@ impl HostOptions {
             journal: Arc::new(Journal::in_memory().expect("a journal in memory can be opened")),
             catalog_file: None,
             callers: None,
+            pool: None,
         }
     }
 }

@@ -108,6 +108,7 @@ fn rpc_of(server: &Server, tool: &str, arguments: &str) -> Result<Rpc, serde_jso
         method: "tools/call".to_owned(),
         params: Some(params.into_raw()),
         task: None,
+        hand_back: false,
     })
 }
 

@@ -34,7 +34,7 @@ impl Answer {
         let end = match reply {
             HostReply::Rpc(Outcome::Result(_)) | HostReply::Task(_) => End::Done,
             HostReply::Rpc(Outcome::Error(_)) => End::Failed,
-            HostReply::Cancelled => End::Cancelled,
+            HostReply::Cancelled | HostReply::HandedBack => End::Cancelled,
         };
         Self { body: reply_body(reply), end, form: Form::Mcp }
     }

@@ -37,13 +37,31 @@ pub fn never_joined(settings: &CallSettings, prefix: Option<&str>, tools: &[&Raw
         settings.join_of(own) == Join::Never || replay == Replay::Safe
     };
     let all = settings.join == Join::Never || settings.replay == Setting::Safe;
+    subset(settings, prefix, tools, all, is_never_joined)
+}
+
+/// Tools whose calls may run twice, under the names that workers see.
+pub fn replay_safe(settings: &CallSettings, prefix: Option<&str>, tools: &[&Raw]) -> SomeTools {
+    let is_safe =
+        |own: &str, annotations: Option<&Raw>| decided(settings, own, || is_harmless(annotations)) == Replay::Safe;
+    subset(settings, prefix, tools, settings.replay == Setting::Safe, is_safe)
+}
+
+/// The tools for which `is_in` holds; `all`: what it says of tools without settings and hints.
+fn subset(
+    settings: &CallSettings,
+    prefix: Option<&str>,
+    tools: &[&Raw],
+    all: bool,
+    is_in: impl Fn(&str, Option<&Raw>) -> bool,
+) -> SomeTools {
     let mut hints: BTreeMap<String, Option<Raw>> = BTreeMap::new();
     hints.extend(settings.tool_join.keys().chain(settings.tool_replay.keys()).map(|own| (own.clone(), None)));
     if settings.trust_hints {
         let listed = tools.iter().filter_map(|tool| Members::parse(tool.text()).ok());
         hints.extend(listed.filter_map(|mut tool| Some((tool.text("name")?, tool.remove("annotations")))));
     }
-    let differ = hints.iter().filter(|(own, annotations)| is_never_joined(own, annotations.as_ref()) != all);
+    let differ = hints.iter().filter(|(own, annotations)| is_in(own, annotations.as_ref()) != all);
     SomeTools::new(all, differ.map(|(own, _)| visible_name(prefix, own)).collect())
 }
 
@@ -107,6 +125,10 @@ mod tests {
             raw(&json!({"name": "look", "annotations": {"readOnlyHint": true}})),
             raw(&json!({"name": "write", "annotations": {"destructiveHint": true}})),
         ];
+        let safe = |settings: &CallSettings| {
+            let safe = replay_safe(settings, Some("p"), &[&tools[0], &tools[1]]);
+            ["look", "write", "other"].map(|tool| safe.contain(Some(&visible_name(Some("p"), tool))))
+        };
         let never_joined = |settings: &CallSettings| {
             let never_joined = never_joined(settings, Some("p"), &[&tools[0], &tools[1]]);
             ["look", "write", "other"].map(|tool| never_joined.contain(Some(&visible_name(Some("p"), tool))))
@@ -119,6 +141,9 @@ mod tests {
         assert_eq!(never_joined(&never), [true; 3]);
         never.tool_join.insert("write".to_owned(), Join::Gone);
         assert_eq!(never_joined(&never), [true, false, true]);
+        assert_eq!(safe(&never), [false; 3]);
+        assert_eq!(safe(&CallSettings { trust_hints: true, ..usual.clone() }), [true, false, false]);
+        assert_eq!(safe(&CallSettings { replay: Setting::Safe, ..usual.clone() }), [true; 3]);
         let mut one = usual;
         one.tool_join.insert("write".to_owned(), Join::Never);
         one.tool_replay.insert("look".to_owned(), Setting::Safe);

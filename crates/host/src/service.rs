@@ -81,6 +81,13 @@ async fn run(client: BrokerClient, options: HostOptions, stop: CancellationToken
         // Running calls end with their servers and are answered.
         host.tracker.wait().await;
     };
+    let ending = async {
+        tokio::select! {
+            () = ending => {}
+            // A pool gets back what arrives meanwhile.
+            never = async { serve_mailbox(&host).await; std::future::pending::<()>().await }, if outcome.is_ok() && host.options.pool.is_some() => never,
+        }
+    };
     if tokio::time::timeout(host.options.limits.close, ending).await.is_err() {
         tracing::warn!("the time to close is over: some servers or calls have not ended");
     }

@@ -35,7 +35,7 @@ impl CallKey {
 }
 
 /// The agent of a mailbox.
-pub(crate) fn agent(mailbox: &str) -> &str {
+pub fn agent(mailbox: &str) -> &str {
     mailbox.split_once('#').map_or(mailbox, |(agent, _)| agent)
 }
 

@@ -33,7 +33,7 @@ pub use call_index::{
     TaskManifest, TaskRow,
 };
 pub use decide::{Decision, Replay, decide};
-pub use entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task};
+pub use entry::{CallKey, Dead, End, Entry, Finish, Joined, Start, Task, agent};
 pub use journal::{Journal, JournalIdentity};
 pub use lineage::lineage;
 pub use log::{JournalLog, Location, LogOptions, Reader};

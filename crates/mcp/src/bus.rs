@@ -37,6 +37,9 @@ impl ClientHello {
 pub enum HostRequest {
     /// A client's request.
     Rpc(Rpc),
+    /// Asks whether the host knows an equal call of another mailbox of the agent, which this one may repeat. Answered by a
+    /// [`HostReply`] with `{"known": bool}`; nothing runs.
+    Earlier(Rpc),
     /// A client's notification.
     Notify(Notify),
     /// A client's response to a server's request.
@@ -85,6 +88,8 @@ pub struct Rpc {
     pub params: Option<Raw>,
     /// Run the call as a task: answered by [`HostReply::Task`] as soon as it is in the journal.
     pub task: Option<TaskWish>,
+    /// The sender can run the call at another member of the pool: a host that stops answers [`HostReply::HandedBack`].
+    pub hand_back: bool,
 }
 
 /// A notification of the client. In `notifications/cancelled`, `requestId` is the bus id of the call.
@@ -124,6 +129,9 @@ pub enum HostReply {
     Task(Box<TaskView>),
     /// The call was cancelled before the server answered; the client gets no response.
     Cancelled,
+    /// The host stops. It has not run the call, or the call may run twice; it never runs it again. Only for requests with
+    /// `hand_back`.
+    HandedBack,
 }
 
 /// An event during a call or outside of any, host → worker. Its correlation id is the id of the call, or the session if

@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 
 impl HostRequest {
     /// The `op` of every request of this module. The original system also has `manifest` and `call`.
-    pub const OPS: [&str; 7] =
-        ["rpc", "notify", "answer", "close", "approvals_list", "approvals_show", "approvals_decide"];
+    pub const OPS: [&str; 8] =
+        ["rpc", "earlier", "notify", "answer", "close", "approvals_list", "approvals_show", "approvals_decide"];
 
     /// Parses a message body.
     pub fn parse(body: impl Into<ByteString>) -> Result<Self, BusBodyError> {
@@ -43,14 +43,18 @@ impl HostRequest {
             initialize: initialize.map(|initialize| part(initialize).detached()),
         });
         Ok(match &*wire.op {
-            "rpc" => Self::Rpc(Rpc {
-                session,
-                server: required(wire.server, "server")?,
-                client: required(client, "client")?,
-                method: required(wire.method, "method")?,
-                params,
-                task: wire.task,
-            }),
+            op @ ("rpc" | "earlier") => {
+                let rpc = Rpc {
+                    session,
+                    server: required(wire.server, "server")?,
+                    client: required(client, "client")?,
+                    method: required(wire.method, "method")?,
+                    params,
+                    task: wire.task,
+                    hand_back: wire.hand_back,
+                };
+                if op == "rpc" { Self::Rpc(rpc) } else { Self::Earlier(rpc) }
+            }
             "notify" => Self::Notify(Notify {
                 session,
                 server: required(wire.server, "server")?,
@@ -73,18 +77,8 @@ impl HostRequest {
     pub fn to_json(&self) -> ByteString {
         match self {
             Self::Admin(request) => raw(request).text(),
-            Self::Rpc(Rpc { server, session, client, method, params, task }) => {
-                let task = task.as_ref().map(raw);
-                object(&[
-                    ("op", Value::Text("rpc")),
-                    ("server", Value::Text(server)),
-                    ("session", Value::Text(session)),
-                    ("client", Value::Client(client)),
-                    ("method", Value::Text(method)),
-                    ("params", Value::Json(params.as_ref())),
-                    ("task", Value::Json(task.as_ref())),
-                ])
-            }
+            Self::Rpc(rpc) => rpc_object("rpc", rpc),
+            Self::Earlier(rpc) => rpc_object("earlier", rpc),
             Self::Notify(Notify { server, session, client, method, params }) => object(&[
                 ("op", Value::Text("notify")),
                 ("server", Value::Text(server)),
@@ -130,6 +124,9 @@ impl HostReply {
         if rpc.cancelled {
             return Ok(Self::Cancelled);
         }
+        if rpc.handed_back {
+            return Ok(Self::HandedBack);
+        }
         if let Some(task) = rpc.task {
             return Ok(Self::Task(task.into()));
         }
@@ -144,6 +141,7 @@ impl HostReply {
             Self::Rpc(Outcome::Error(error)) => ("error", error.clone()),
             Self::Task(task) => ("task", raw(task)),
             Self::Cancelled => ("cancelled", raw(&true)),
+            Self::HandedBack => ("handed_back", raw(&true)),
         };
         ["{\"rpc\":{\"", name, "\":", value.get(), "}}"].concat().into()
     }
@@ -211,6 +209,8 @@ struct RequestWire<'a, P> {
     hash: Option<String>,
     approve: Option<bool>,
     task: Option<TaskWish>,
+    #[serde(default)]
+    hand_back: bool,
 }
 
 #[derive(Deserialize)]
@@ -238,6 +238,8 @@ struct RpcWire<'a, P> {
     task: Option<TaskView>,
     #[serde(default)]
     cancelled: bool,
+    #[serde(default)]
+    handed_back: bool,
 }
 
 #[derive(Deserialize)]
@@ -275,6 +277,22 @@ enum Value<'a> {
     /// A member that is left out if it is `None`.
     Json(Option<&'a Raw>),
     Client(&'a ClientHello),
+}
+
+fn rpc_object(op: &str, rpc: &Rpc) -> ByteString {
+    let Rpc { server, session, client, method, params, task, hand_back } = rpc;
+    let task = task.as_ref().map(raw);
+    let hand_back = hand_back.then(|| raw(&true));
+    object(&[
+        ("op", Value::Text(op)),
+        ("server", Value::Text(server)),
+        ("session", Value::Text(session)),
+        ("client", Value::Client(client)),
+        ("method", Value::Text(method)),
+        ("params", Value::Json(params.as_ref())),
+        ("task", Value::Json(task.as_ref())),
+        ("hand_back", Value::Json(hand_back.as_ref())),
+    ])
 }
 
 /// An object of the members that are present.

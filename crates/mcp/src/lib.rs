@@ -18,6 +18,7 @@ mod message;
 pub mod meta;
 mod method;
 mod opened;
+mod pool;
 mod raw;
 
 pub use admin::{
@@ -34,7 +35,10 @@ pub use id_scan::{IdScan, ScannedId};
 pub use manifest::{Down, HostManifest, ServerManifest, ServerState, SomeTools};
 pub use members::{Members, MembersError, member_text};
 pub use message::{Id, Message, MessageError, Notification, Outcome, Request, Response};
-pub use method::{ListKind, NameError, NameKey, is_plain_notification, is_plain_request, required_name, routed_name};
+pub use method::{
+    ListKind, NameError, NameKey, has_effect, is_plain_notification, is_plain_request, required_name, routed_name,
+};
+pub use pool::{MergedPool, PoolMember, Serving, merge_pool};
 pub use raw::Raw;
 
 /// Serializes a value of toolbus's own types as raw JSON.

@@ -20,6 +20,12 @@ pub struct HostManifest {
     /// Whether the host may offer only the names that are listed here. Set by the broker.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub listed_only: bool,
+    /// The pool that the host is a member of. The host asks for it; the broker removes it unless its rules allow it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// The host of a pool stops: it starts no calls any more, and hands back those that it has not started.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
 }
 
 /// One server in a [`HostManifest`].
@@ -62,6 +68,12 @@ pub struct ServerManifest {
     /// Tools whose calls are never joined to an earlier equal call, because they are replay-safe or by configuration.
     #[serde(default, skip_serializing_if = "SomeTools::is_empty")]
     pub alone: SomeTools,
+    /// All clients share one session of the server, so it keeps no state for any of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
+    /// Tools that may run twice. Only hosts of a pool say so.
+    #[serde(default, skip_serializing_if = "SomeTools::is_empty")]
+    pub replay_safe: SomeTools,
 }
 
 /// A subset of a server's tools, under the names that workers see.

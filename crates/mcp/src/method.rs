@@ -79,6 +79,24 @@ pub fn is_plain_request(method: &str) -> bool {
     ListKind::of_method(method).is_some() || others.contains(&method)
 }
 
+/// MCP methods without an effect outside their connection, or whose repetition has no further effect.
+const READS: [&str; 9] = [
+    "resources/read",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "prompts/get",
+    "completion/complete",
+    "tasks/get",
+    "tasks/result",
+    "tasks/list",
+    "tasks/cancel",
+];
+
+/// Whether a request may have an effect that must not happen twice. True for unknown methods.
+pub fn has_effect(method: &str) -> bool {
+    !is_plain_request(method) && !READS.contains(&method)
+}
+
 /// Like [`is_plain_request`], for a client's notifications.
 pub fn is_plain_notification(method: &str) -> bool {
     let names = ["initialized", "cancelled", "progress", "roots/list_changed", "tasks/status"];

@@ -1,4 +1,5 @@
-//! Which host may offer which name: by `[hosts.NAME]` of the broker's toolbus.toml, otherwise the first host that offered it.
+//! Which host may offer which name, and which pool it may join: by `[hosts.NAME]` of the broker's toolbus.toml. Without a rule a
+//! name belongs to the first host that offered it, and no host may join a pool.
 
 use crate::set::PolicySet;
 use globset::GlobSet;
@@ -17,37 +18,54 @@ pub enum Offer<'a> {
     GrantedTo(&'a str),
 }
 
-/// The names that one host may offer.
+/// The names that one host may offer, and its pool.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostNames {
     pub prefix: Option<String>,
-    pub offers: GlobSet,
+    pub offers: Option<GlobSet>,
+    pub pool: Option<String>,
 }
 
 pub(crate) type HostRules = BTreeMap<String, HostNames>;
 
 impl HostNames {
     fn cover(&self, name: &str) -> bool {
-        self.prefix.as_deref().is_some_and(|prefix| name.starts_with(prefix)) || self.offers.is_match(name)
+        self.prefix.as_deref().is_some_and(|prefix| name.starts_with(prefix))
+            || self.offers.as_ref().is_some_and(|offers| offers.is_match(name))
+    }
+
+    /// A pool alone leaves the names as they are without a rule.
+    fn restrict(&self) -> bool {
+        self.prefix.is_some() || self.offers.is_some()
     }
 }
 
 impl PolicySet {
     /// Whether the host may offer a tool, prompt or resource under this name.
     pub fn offer(&self, host: &str, name: &str) -> Offer<'_> {
-        match self.hosts.get(host) {
+        let own = self.hosts.get(host);
+        match own {
             Some(names) if names.cover(name) => Offer::Granted,
-            Some(_) => Offer::NotGranted,
-            None => {
-                let granted = self.hosts.iter().find(|(_, names)| names.cover(name));
-                granted.map_or(Offer::FirstCome, |(other, _)| Offer::GrantedTo(other))
-            }
+            Some(names) if names.restrict() => Offer::NotGranted,
+            _ => match self.hosts.iter().find(|(_, names)| names.cover(name)) {
+                None => Offer::FirstCome,
+                // The members of a pool share their names.
+                Some((_, names)) if names.pool.is_some() && names.pool == own.and_then(|own| own.pool.clone()) => {
+                    Offer::Granted
+                }
+                Some((other, _)) => Offer::GrantedTo(other),
+            },
         }
+    }
+
+    /// The only pool that the host may join.
+    pub fn pool_of(&self, host: &str) -> Option<&str> {
+        self.hosts.get(host)?.pool.as_deref()
     }
 
     /// Whether rules restrict the names of the host.
     pub fn restricts_offers(&self, host: &str) -> bool {
-        self.hosts.contains_key(host)
+        self.hosts.get(host).is_some_and(HostNames::restrict)
     }
 }
 
@@ -83,12 +101,28 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_has_to_be_allowed_and_its_members_share_granted_names() {
+        let set = set(
+            "[hosts.aaa]\npool = 'render'\noffers = ['draw']\n[hosts.bbb]\npool = 'render'\n[hosts.ccc]\noffers = []",
+        );
+        assert_eq!([set.pool_of("aaa"), set.pool_of("bbb")], [Some("render"); 2]);
+        assert_eq!([set.pool_of("ccc"), set.pool_of("ddd")], [None; 2]);
+        assert_eq!(set.offer("bbb", "draw"), Offer::Granted);
+        assert_eq!(set.offer("bbb", "other"), Offer::FirstCome);
+        assert_eq!(set.offer("ddd", "draw"), Offer::GrantedTo("aaa"));
+        assert!(set.restricts_offers("aaa") && !set.restricts_offers("bbb"));
+    }
+
+    #[test]
     fn rules_of_hosts_are_checked() {
         for (text, expected) in [
             ("[hosts.bbb]", "offers"),
             ("[hosts.bbb]\noffer = ['x']", "unknown key"),
             ("[hosts.bbb]\noffers = ['a[']", "pattern"),
             ("[hosts.bbb]\nprefix = ''", "empty"),
+            ("[hosts.bbb]\npool = ''", "pool"),
+            ("[hosts.bbb]\npool = 'a/b'", "pool"),
+            ("[hosts.aaa]\noffers = []\n[hosts.bbb]\npool = 'aaa'", "name of a host"),
             ("hosts = 1", "table"),
         ] {
             let error = PolicySet::read(text).expect_err(text).to_string();

@@ -1,19 +1,24 @@
-//! The tools of all hosts, from the manifests at the broker: the list of `tools`, and the lookup of `call`.
+//! The tools of all hosts, from the manifests at the broker: the list of `tools`, and the lookup of `call`. The hosts of a
+//! pool have one tool of each name, which is called at one of them.
 
 use crate::failure::Failure;
 use crate::output::print_error;
+use crate::pools::{ShownPool, pools_of};
 use serde_json::Value;
 use std::time::Duration;
 use tokio::time::Instant;
 use toolbus_base::nearest;
 use toolbus_client::{BrokerClient, KnownHosts};
-use toolbus_mcp::{HostManifest, Members, Raw, ServerManifest, ServerState};
+use toolbus_mcp::{HostManifest, ListKind, Members, Raw, ServerManifest, ServerState};
 
 /// Hosts by name, and servers in the order of the host's configuration. If several tools have the same name, the first
 /// one is called, as in a worker.
 #[derive(Debug, Default)]
 pub struct Catalog {
     pub hosts: Vec<KnownHost>,
+    pub pools: Vec<ShownPool>,
+    /// Spreads the calls of different commands over the hosts of a pool.
+    random: usize,
 }
 
 #[derive(Debug)]
@@ -30,6 +35,8 @@ pub struct KnownTool<'a> {
     pub host: &'a KnownHost,
     pub server: &'a ServerManifest,
     pub definition: &'a Raw,
+    /// The pool that the host is a member of, unless it was chosen by its own name.
+    pub pool: Option<&'a ShownPool>,
 }
 
 /// How long to wait for the manifest of a host that is starting, and for the lists of its servers.
@@ -68,7 +75,12 @@ impl Catalog {
         loop {
             let mut catalog = Self::now(client).await?;
             let known: Vec<String> = catalog.hosts.iter().map(|host| host.name.clone()).collect();
-            catalog.hosts.retain(|host| only_host.is_none_or(|only| only == host.name));
+            let is_pool = |host: &KnownHost| host.manifest.pool.is_some() && host.manifest.pool.as_deref() == only_host;
+            catalog.hosts.retain(|host| only_host.is_none_or(|only| only == host.name || is_pool(host)));
+            if only_host.is_none() || catalog.hosts.iter().any(is_pool) {
+                let hosts = catalog.hosts.iter().map(|host| (host.name.as_str(), host.online, &host.manifest));
+                catalog.pools = pools_of(hosts);
+            }
             if is_enough(&catalog) || Instant::now() >= until {
                 return match only_host {
                     Some(host) if catalog.hosts.is_empty() => {
@@ -97,7 +109,8 @@ impl Catalog {
             });
         }
         hosts.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Self { hosts })
+        let random = uuid::Uuid::new_v4().as_u64_pair().0 as usize;
+        Ok(Self { hosts, pools: Vec::new(), random })
     }
 
     fn is_settled(&self) -> bool {
@@ -120,12 +133,29 @@ impl Catalog {
     }
 
     pub fn tools(&self) -> impl Iterator<Item = KnownTool<'_>> {
-        self.hosts.iter().flat_map(|host| {
+        let listed = self.hosts.iter().enumerate().flat_map(move |(index, host)| {
             let servers = host.manifest.servers.iter();
             servers.flat_map(move |server| {
-                server.tools.iter().map(move |definition| KnownTool { host, server, definition })
+                let pool = self.pools.iter().find(|pool| pool.hosts.contains(&index));
+                let tools = server.tools.iter();
+                tools.map(move |definition| (index, KnownTool { host, server, definition, pool }))
             })
-        })
+        });
+        listed
+            .filter(|(index, tool)| self.chosen_host(tool).is_none_or(|chosen| chosen == *index))
+            .map(|(_, tool)| tool)
+    }
+
+    /// The host of a pool that gets the calls of the tool; a connected one if there is one.
+    fn chosen_host(&self, tool: &KnownTool<'_>) -> Option<usize> {
+        let pool = tool.pool?;
+        let server = pool.merged.manifest.servers.iter().position(|server| server.name == tool.server.name)?;
+        let serving = pool.merged.serving[server].of(ListKind::Tools, &tool.name());
+        let serving: Vec<usize> = serving.iter().map(|member| pool.hosts[*member]).collect();
+        let is_usable = |index: &usize| self.hosts[*index].online && !self.hosts[*index].manifest.draining;
+        let usable: Vec<usize> = serving.iter().copied().filter(is_usable).collect();
+        let choice = if usable.is_empty() { serving } else { usable };
+        (!choice.is_empty()).then(|| choice[self.random % choice.len()])
     }
 
     /// Whether all servers are up and none offers a tool, which means that the caller's role may use none.
@@ -156,6 +186,16 @@ impl Catalog {
 impl KnownTool<'_> {
     pub fn name(&self) -> String {
         self.text("name").unwrap_or_default()
+    }
+
+    /// The host, or the pool with the number of its hosts.
+    pub fn shown_host(&self) -> String {
+        match (self.pool, self.host.online) {
+            (Some(pool), true) => format!("{} (pool of {})", pool.name, pool.hosts.len()),
+            (Some(pool), false) => format!("{} (pool of {}, away)", pool.name, pool.hosts.len()),
+            (None, true) => self.host.name.clone(),
+            (None, false) => format!("{} (away)", self.host.name),
+        }
     }
 
     pub fn description(&self) -> String {
@@ -221,14 +261,36 @@ mod tests {
 
     #[test]
     fn the_first_host_wins_a_name_and_unknown_names_get_suggestions() {
-        let catalog = Catalog { hosts: vec![host("a", &["read_file", "stat"]), host("b", &["stat", "write_file"])] };
+        let catalog = Catalog {
+            hosts: vec![host("a", &["read_file", "stat"]), host("b", &["stat", "write_file"])],
+            ..Catalog::default()
+        };
         assert_eq!(catalog.tools().count(), 4);
         let stat = catalog.tool("stat", None).expect("a tool");
         assert_eq!((stat.host.name.as_str(), stat.hints()), ("a", vec!["read-only"]));
         let error = catalog.tool("raed_file", None).expect_err("an unknown tool");
         assert!(matches!(error, Failure::UnknownTool { nearest, .. } if nearest == ["read_file"]));
-        let catalog = Catalog { hosts: vec![host("a", &[])] };
+        let catalog = Catalog { hosts: vec![host("a", &[])], ..Catalog::default() };
         let error = catalog.tool("stat", Some("clerk")).expect_err("no tools");
         assert!(matches!(error, Failure::NoToolsForRole { role: Some(role), .. } if role == "clerk"));
+    }
+
+    #[test]
+    fn a_pool_has_each_tool_once_at_a_connected_host() {
+        let mut hosts = vec![host("a", &["draw"]), host("b", &["draw", "look"]), host("c", &["draw"])];
+        hosts.iter_mut().for_each(|host| host.manifest.pool = Some("render".to_owned()));
+        hosts[0].online = false;
+        for random in 0..4 {
+            let pools = pools_of(hosts.iter().map(|host| (host.name.as_str(), host.online, &host.manifest)));
+            let catalog = Catalog { pools, random, hosts: std::mem::take(&mut hosts) };
+            let tools: Vec<_> = catalog.tools().map(|tool| (tool.name(), tool.shown_host())).collect();
+            let expected = ["draw", "look"].map(|name| (name.to_owned(), "render (pool of 3)".to_owned()));
+            let mut sorted = tools.clone();
+            sorted.sort();
+            assert_eq!(sorted, expected);
+            let chosen = catalog.tool("draw", None).expect("a tool").host.name.clone();
+            assert_eq!(chosen, ["b", "c"][random % 2]);
+            hosts = catalog.hosts;
+        }
     }
 }

@@ -36,6 +36,10 @@ pub struct EndpointArgs {
     /// Deadline of calls over HTTP, including the time to wait for a host that is away.
     #[arg(long, value_parser = parse_duration, default_value = "1h", value_name = "DURATION")]
     deadline: Duration,
+    /// How long a call over HTTP waits for a host of a pool that left while it had the call. After that the call is withdrawn: it
+    /// runs at another host of the pool if it may run twice, and fails otherwise (TB0420).
+    #[arg(long, value_parser = parse_duration, default_value = "15s", value_name = "DURATION")]
+    pool_grace: Duration,
     /// Answer clients that support tasks (MCP 2026-07-28) with a task if a call takes longer than this. By default only
     /// calls to hosts that are away become tasks. Such calls report no progress; clients with elicitation, sampling or
     /// roots keep ordinary calls.
@@ -54,8 +58,8 @@ pub fn mount(broker: &OpenBroker, args: EndpointArgs) -> Result<(), Failure> {
     if args.mcp_role.is_some() && !broker.shared_token {
         return Err(Failure::RoleWithoutSharedToken);
     }
-    let (call_deadline, task_after) = (args.deadline, args.task_after);
-    let worker = WorkerOptions { call_deadline, task_after, ..WorkerOptions::default() };
+    let (call_deadline, pool_grace, task_after) = (args.deadline, args.pool_grace, args.task_after);
+    let worker = WorkerOptions { call_deadline, pool_grace, task_after, ..WorkerOptions::default() };
     broker.server.reserve(authentication::WITHOUT_TOKEN);
     let pool = Arc::new(Pool::new(Arc::clone(&broker.server)));
     let authenticator = HttpAuthenticator {

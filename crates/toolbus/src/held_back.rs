@@ -51,6 +51,7 @@ async fn find(
             method: "tools/list".into(),
             params: Some(params(cursor.take())),
             task: None,
+            hand_back: false,
         });
         let result = ask_raw(client, host, request).await?;
         let unreadable = |error: serde_json::Error| Failure::BadReply(error.to_string());

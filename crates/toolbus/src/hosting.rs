@@ -24,6 +24,10 @@ pub struct HostingArgs {
     /// The host's name on the bus. Default: `name` in toolbus.toml, or the name of its credential, or "host".
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
+    /// Join this pool: its hosts serve the same servers as one. `pool = "NAME"` in [hosts.NAME] of the broker's toolbus.toml has
+    /// to allow it.
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
     /// Folder for the host's state: pins, approvals, audit log and call journal. Default: hosts/NAME in the data
     /// folder.
     #[arg(long, value_name = "DIR")]
@@ -123,7 +127,8 @@ impl HostingArgs {
         let is_named = named.is_some();
         let name = named.unwrap_or_else(|| DEFAULT_NAME.to_owned());
         let limits = HostLimits { caller_grace: config.caller_grace, drain: self.drain, ..HostLimits::default() };
-        let options = HostOptions { policy, connection, limits, ..HostOptions::new(HostConfig { servers }) };
+        let pool = self.pool.clone();
+        let options = HostOptions { policy, connection, limits, pool, ..HostOptions::new(HostConfig { servers }) };
         Ok(Hosting { name, is_named, options, demo, config_file: config.file.clone() })
     }
 }

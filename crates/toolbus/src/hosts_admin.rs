@@ -98,7 +98,7 @@ async fn send(client: &MultiplexedClient, host: &str, request: HostRequest, limi
         HostReply::Rpc(Outcome::Result(result)) => Ok(result),
         HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),
         HostReply::Task(_) => Err(Failure::BadReply("an unexpected task".to_owned())),
-        HostReply::Cancelled => Err(Failure::BadReply("the request was cancelled".to_owned())),
+        HostReply::Cancelled | HostReply::HandedBack => Err(Failure::BadReply("the request was cancelled".to_owned())),
     }
 }
 

@@ -23,6 +23,7 @@ mod hosts_admin;
 mod no_broker;
 mod output;
 mod own_host;
+mod pools;
 mod progress;
 mod queue;
 mod reach;

@@ -34,6 +34,22 @@ pub trait Bus: Send + Sync + 'static {
         limit: Duration,
     ) -> BoxFuture<'a, Result<Box<dyn BusCall>, BrokerError>>;
 
+    /// Like [`Bus::start_call`], with an id that contains the key of the call's content.
+    fn start_keyed_call<'a>(
+        &'a self,
+        host: &'a str,
+        body: Body,
+        limit: Duration,
+        _key: u64,
+    ) -> BoxFuture<'a, Result<Box<dyn BusCall>, BrokerError>> {
+        self.start_call(host, body, limit)
+    }
+
+    /// Whether another mailbox of this agent has a request with that key in the host's mailbox.
+    fn has_equal<'a>(&'a self, _host: &'a str, _key: u64) -> BoxFuture<'a, bool> {
+        Box::pin(async { false })
+    }
+
     /// Sends a one-way message, in order with the requests, without waiting for its receipt.
     fn send<'a>(&'a self, host: &'a str, body: Body, limit: Duration) -> BoxFuture<'a, Result<(), BrokerError>>;
 
@@ -67,6 +83,11 @@ pub trait Bus: Send + Sync + 'static {
     /// call then ends with the error `cancelled`; if the host has received it, the host is asked to cancel it.
     fn withdraw<'a>(&'a self, _host: &'a str, _call: &'a str) -> BoxFuture<'a, bool> {
         Box::pin(async { false })
+    }
+
+    /// Like [`Bus::withdraw`], but waits for the broker's answer as long as `limit`.
+    fn withdraw_within<'a>(&'a self, host: &'a str, call: &'a str, _limit: Duration) -> BoxFuture<'a, bool> {
+        self.withdraw(host, call)
     }
 
     /// Watches the hosts that this worker may use.

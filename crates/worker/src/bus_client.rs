@@ -2,6 +2,7 @@
 //! host manifests up to date and route events that belong to no call to their session.
 
 use crate::bus::{BoxFuture, Bus, BusCall, BusItem, HostEntry, Hosts, SessionEvent, Waiting};
+use crate::call_key::{key_of, keyed_id};
 use crate::worker::lock;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -58,6 +59,17 @@ impl BusClient {
         inspected.ok()?.inspect_err(|error| tracing::debug!(%error, "queue inspection failed")).ok()
     }
 
+    async fn send_call(
+        &self,
+        host: &str,
+        message: InboxMessage,
+        limit: Duration,
+    ) -> Result<Box<dyn BusCall>, BrokerError> {
+        let id = message.id.to_string();
+        let call = self.client.start_call(host, message, limit).await?;
+        Ok(Box::new(ClientCall { id, call }))
+    }
+
     fn message(&self, body: Body) -> InboxMessage {
         InboxMessage::new(self.client.client().me(), InboxKind::McpRequest, body)
     }
@@ -76,11 +88,26 @@ impl Bus for BusClient {
         body: Body,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Box<dyn BusCall>, BrokerError>> {
-        let message = self.message(body);
+        Box::pin(self.send_call(host, self.message(body), limit))
+    }
+
+    fn start_keyed_call<'a>(
+        &'a self,
+        host: &'a str,
+        body: Body,
+        limit: Duration,
+        key: u64,
+    ) -> BoxFuture<'a, Result<Box<dyn BusCall>, BrokerError>> {
+        let message = InboxMessage { id: keyed_id(key), ..self.message(body) };
+        Box::pin(self.send_call(host, message, limit))
+    }
+
+    fn has_equal<'a>(&'a self, host: &'a str, key: u64) -> BoxFuture<'a, bool> {
+        let inspect = self.inspect(Inspect { rows_of: Some(host.into()), ..Inspect::default() });
         Box::pin(async move {
-            let id = message.id.to_string();
-            let call = self.client.start_call(host, message, limit).await?;
-            Ok(Box::new(ClientCall { id, call }) as Box<dyn BusCall>)
+            let me = self.client.client().me().session_id;
+            let is_equal = |row: &MessageRow| *row.from != *me && key_of(&row.id) == Some(key);
+            inspect.await.is_some_and(|inspected| inspected.rows.iter().any(is_equal))
         })
     }
 
@@ -118,9 +145,13 @@ impl Bus for BusClient {
     }
 
     fn withdraw<'a>(&'a self, host: &'a str, call: &'a str) -> BoxFuture<'a, bool> {
+        self.withdraw_within(host, call, WITHDRAW_TIMEOUT)
+    }
+
+    fn withdraw_within<'a>(&'a self, host: &'a str, call: &'a str, limit: Duration) -> BoxFuture<'a, bool> {
         Box::pin(async move {
             let id = MsgId::from(call.to_owned());
-            match self.client.client().withdraw(host, &id, WITHDRAW_TIMEOUT).await {
+            match self.client.client().withdraw(host, &id, limit).await {
                 Ok(outcome) => outcome == CancelOutcome::Withdrawn,
                 Err(error) => {
                     tracing::debug!(%error, "a withdrawal was not confirmed");

@@ -4,15 +4,20 @@
 mod away;
 mod call;
 pub mod call_state;
+mod calls;
 mod client_requests;
+mod earlier;
+mod failover;
 mod fanout;
 mod initialize;
 pub mod joined;
 mod listen;
+mod member;
 mod merge;
 mod news;
 mod notify;
 pub mod planted;
+mod pooled;
 mod route;
 mod tasks;
 mod upstream_call;
@@ -43,6 +48,8 @@ use toolbus_protocol::Body;
 
 /// Deadline of one-way messages, such as the close of a session, that are queued for an absent host.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(600);
+/// The hosts of pools that keep the session's state, in the record of a session.
+const POOLS: &str = "pools";
 
 /// The MCP session of one client.
 pub struct Frontend {
@@ -80,8 +87,16 @@ struct Description {
 struct InFlight {
     id: Id,
     listens: bool,
-    target: Option<Target>,
+    sent: Arc<Mutex<Sent>>,
     abort: CancellationToken,
+}
+
+/// Where a call was sent. Shared with the client that has joined it.
+#[derive(Default)]
+struct Sent {
+    target: Option<Target>,
+    /// The client cancelled the call: it must not move to another host.
+    is_cancelled: bool,
 }
 
 /// The upstream of a call, and the id of the call on the bus.
@@ -111,7 +126,7 @@ impl Frontend {
             state.last_call += 1;
             let number = state.last_call;
             let (id, listens) = (request.id.clone(), request.method == "subscriptions/listen");
-            state.calls.insert(number, InFlight { id, listens, target: None, abort: abort.clone() });
+            state.calls.insert(number, InFlight { id, listens, sent: Arc::default(), abort: abort.clone() });
             number
         };
         // From here on, dropping the call removes the entry.
@@ -164,6 +179,7 @@ impl Frontend {
     /// Closes the session after the client disconnected: notifies every host that may hold state for it.
     pub async fn close(&self) {
         let contacted = std::mem::take(&mut lock(&self.state).contacted);
+        self.worker.pools.forget(&self.session);
         for host in contacted {
             let close = body(HostRequest::Close { session: self.session.clone() });
             if let Err(error) = self.worker.bus.deliver(&host, close, CLOSE_DEADLINE).await {
@@ -205,7 +221,8 @@ impl Frontend {
         let state = lock(&self.state);
         let capabilities = state.list_changed.iter().map(|kind| (kind.capability(), json!({"listChanged": true})));
         let capabilities: BTreeMap<_, _> = capabilities.collect();
-        let result = json!({"protocolVersion": state.version.as_ref()?, "capabilities": capabilities});
+        let pools: BTreeMap<_, _> = self.worker.pools.pins_of(&self.session).into_iter().collect();
+        let result = json!({"protocolVersion": state.version.as_ref()?, "capabilities": capabilities, POOLS: pools});
         Some((state.initialize.clone()?, raw(&result)))
     }
 
@@ -213,6 +230,12 @@ impl Frontend {
     pub(crate) fn restore(&self, initialize: Raw, negotiated: &Raw) {
         lock(&self.state).initialize = Some(initialize);
         self.record_initialize(negotiated);
+        let Ok(members) = negotiated.members() else { return };
+        let pools =
+            members.get(POOLS).and_then(|pools| serde_json::from_str::<BTreeMap<String, String>>(pools.get()).ok());
+        for (pool, host) in pools.unwrap_or_default() {
+            self.worker.pools.pin(&self.session, &pool, &host);
+        }
     }
 
     /// Records the result of the client's `initialize`.

@@ -6,11 +6,13 @@
 
 mod bus;
 mod bus_client;
+mod call_key;
 mod envelope;
 mod error;
 mod frontend;
 mod http;
 mod options;
+mod pools;
 #[cfg(feature = "planted")]
 #[doc(hidden)]
 pub mod simulation;

@@ -20,6 +20,12 @@ pub struct WorkerOptions {
     pub task_after: Option<Duration>,
     /// Reject calls to an absent host immediately instead of queueing them.
     pub fail_fast: bool,
+    /// How long the call to a member of a pool waits for the member to come back, before it is withdrawn and another member may
+    /// run it. For as long a session keeps a member that is away.
+    pub pool_grace: Duration,
+    /// For how long after the start of the worker the members of a pool are asked whether a call repeats one of an earlier
+    /// worker. `None`: always.
+    pub asks_for: Option<Duration>,
     /// Interval of the progress notifications of a call that is queued for an absent host.
     pub away_progress: Duration,
     /// Maximum concurrent calls per client.
@@ -38,6 +44,8 @@ impl Default for WorkerOptions {
             gather_patience: Duration::from_secs(10),
             task_after: None,
             fail_fast: false,
+            pool_grace: Duration::from_secs(15),
+            asks_for: None,
             away_progress: Duration::from_secs(15),
             max_calls: 1024,
             max_questions: 256,

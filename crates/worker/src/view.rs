@@ -1,12 +1,14 @@
 //! The servers of all hosts that the worker may use, in a fixed order. With a single server the worker is transparent;
-//! with several it merges their lists and routes requests by name.
+//! with several it merges their lists and routes requests by name. The hosts of a pool count as one host.
 
 mod meant;
 pub mod params;
+pub mod pool;
 mod routes;
 mod template;
 
 use crate::bus::HostEntry;
+use pool::Pool;
 use routes::Routes;
 use std::sync::{Arc, OnceLock};
 use toolbus_mcp::{Era, HostManifest, ListKind, Members, NameKey, Raw, ServerManifest, ServerState, meta};
@@ -15,13 +17,15 @@ use toolbus_mcp::{Era, HostManifest, ListKind, Members, NameKey, Raw, ServerMani
 /// configuration.
 pub struct View {
     upstreams: Vec<Arc<Upstream>>,
+    /// Differences between the members of pools, one sentence each.
+    pub problems: Vec<String>,
     routes: OnceLock<Routes>,
 }
 
-/// One server behind one host.
+/// One server behind one host, or behind the hosts of a pool.
 #[derive(Debug)]
 pub struct Upstream {
-    /// The name of the host.
+    /// The name of the host or pool.
     pub host: String,
     /// When the host disconnected, in milliseconds since the Unix epoch; `None` while it is connected.
     pub away_since_ms: Option<u64>,
@@ -32,21 +36,42 @@ pub struct Upstream {
     pub index: usize,
     /// Whether the worker was started for this host alone.
     is_chosen: bool,
+    /// The pool that the host is a member of.
+    pub member_of: Option<String>,
+    /// The hosts behind the server of a pool.
+    pub pool: Option<Pool>,
 }
 
 impl View {
-    /// A view of all hosts, or of the host named `only`.
+    /// A view of all hosts, or of the host or pool named `only`.
     pub fn new(hosts: &[HostEntry], only: Option<&str>) -> Self {
-        let servers = hosts
-            .iter()
-            .filter(|host| only.is_none_or(|only| only == host.name))
-            .flat_map(|host| (0..host.manifest.servers.len()).map(move |server_index| (host, server_index)));
-        let upstreams = servers.enumerate().map(|(index, (host, server_index))| {
-            let (manifest, away_since_ms) = (Arc::clone(&host.manifest), host.away_since_ms);
-            let (host, is_chosen) = (host.name.clone(), only.is_some());
-            Arc::new(Upstream { host, away_since_ms, manifest, server_index, index, is_chosen })
-        });
-        Self { upstreams: upstreams.collect(), routes: OnceLock::new() }
+        let is_chosen = only.is_some();
+        let mut view = Self { upstreams: Vec::new(), problems: Vec::new(), routes: OnceLock::new() };
+        let is_alone = |host: &HostEntry| host.manifest.pool.is_none() || only == Some(&*host.name);
+        for (position, host) in hosts.iter().enumerate() {
+            if is_alone(host) {
+                if only.is_none_or(|only| only == host.name) {
+                    let servers = 0..host.manifest.servers.len();
+                    let first = view.upstreams.len();
+                    let of_host =
+                        servers.map(|server| Arc::new(Upstream::of_host(host, server, first + server, is_chosen)));
+                    view.upstreams.extend(of_host);
+                }
+                continue;
+            }
+            let Some(pool) = host.manifest.pool.as_deref().filter(|pool| only.is_none_or(|only| only == *pool)) else {
+                continue;
+            };
+            let is_member = |host: &&HostEntry| host.manifest.pool.as_deref() == Some(pool);
+            // The pool stands at the place of its first host.
+            if !hosts[..position].iter().any(|earlier| is_member(&earlier)) {
+                let members: Vec<&HostEntry> = hosts.iter().filter(is_member).collect();
+                let (upstreams, problems) = pool::upstreams(pool, &members, view.upstreams.len(), is_chosen);
+                view.upstreams.extend(upstreams);
+                view.problems.extend(problems);
+            }
+        }
+        view
     }
 
     /// The only server, for which the worker is a transparent proxy; `None` if there are none or several, or if the
@@ -63,9 +88,10 @@ impl View {
         &self.upstreams
     }
 
-    /// The server with this name at this host.
+    /// The server with this name at this host or pool.
     pub fn find(&self, host: &str, server: &str) -> Option<&Arc<Upstream>> {
-        self.upstreams.iter().find(|upstream| upstream.host == host && upstream.server() == server)
+        let members = self.upstreams.iter().filter_map(|upstream| upstream.pool.as_ref()).flat_map(Pool::members);
+        self.upstreams.iter().chain(members).find(|upstream| upstream.is(host, server))
     }
 
     /// The server that owns the name according to the manifests. Always `None` for tasks, which no manifest lists.
@@ -100,6 +126,32 @@ impl View {
 }
 
 impl Upstream {
+    fn of_host(host: &HostEntry, server_index: usize, index: usize, is_chosen: bool) -> Self {
+        let (manifest, away_since_ms) = (Arc::clone(&host.manifest), host.away_since_ms);
+        let (host, member_of) = (host.name.clone(), None);
+        Self { host, away_since_ms, manifest, server_index, index, is_chosen, member_of, pool: None }
+    }
+
+    /// The name under which the client's view has the server: that of the pool, if the host is a member of one.
+    pub fn shown_host(&self) -> &str {
+        self.member_of.as_deref().unwrap_or(&self.host)
+    }
+
+    /// Whether the host stops.
+    pub fn is_draining(&self) -> bool {
+        self.manifest.draining
+    }
+
+    /// Whether its lists are answered from the manifest: it can't answer now, or the members of the pool have different
+    /// lists.
+    pub fn lists_from_manifest(&self) -> bool {
+        self.is_out() || self.is_mixed()
+    }
+
+    fn is_mixed(&self) -> bool {
+        self.pool.as_ref().is_some_and(|pool| !pool.is_uniform())
+    }
+
     /// The server's part of the host manifest.
     pub fn manifest(&self) -> &ServerManifest {
         &self.manifest.servers[self.server_index]
@@ -170,7 +222,7 @@ impl Upstream {
     /// Whether the lists of the server need no filter. Another host that owns a name is no concern of a worker that was
     /// started for this host alone; rules of the operator are.
     fn may_offer_everything(&self) -> bool {
-        !self.manifest.listed_only && (self.is_chosen || self.manifest.held_back.is_empty())
+        !self.is_mixed() && !self.manifest.listed_only && (self.is_chosen || self.manifest.held_back.is_empty())
     }
 
     /// Whether the server may offer a name that its manifest doesn't list.

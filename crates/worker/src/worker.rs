@@ -1,12 +1,14 @@
 //! State shared by all MCP sessions of one identity: the bus, the view of the hosts, and the owners of unlisted names.
 
-use crate::bus::{Bus, Hosts};
+use crate::bus::{Bus, HostEntry, Hosts};
 use crate::options::WorkerOptions;
+use crate::pools::Pools;
 use crate::view::{Upstream, View};
 use hashbrown::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use toolbus_mcp::{ListKind, NameKey, TaskName, TaskView};
 
 /// Maximum number of remembered names that are in no manifest, and of remembered tasks. A full table is cleared.
@@ -21,6 +23,8 @@ pub struct Worker {
     learned: Mutex<Learned>,
     /// Tasks that were queued in the mailbox of an absent host, including those that were withdrawn from there.
     pub(crate) queued_tasks: Mutex<HashMap<TaskName, TaskView>>,
+    pub(crate) pools: Arc<Pools>,
+    started: Instant,
     is_detached: AtomicBool,
 }
 
@@ -32,13 +36,28 @@ impl Worker {
         let view = Arc::new(View::new(&snapshot, options.host.as_deref()));
         let (view, learned) = (Mutex::new((snapshot, view)), Mutex::default());
         let (queued_tasks, is_detached) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Self { bus, options, hosts, view, learned, queued_tasks, is_detached })
+        Arc::new(Self {
+            bus,
+            options,
+            hosts,
+            view,
+            learned,
+            queued_tasks,
+            pools: Arc::default(),
+            started: Instant::now(),
+            is_detached,
+        })
     }
 
     /// From now on a dropped call is not cancelled at its host. For a worker that is stopped: its clients cancelled
     /// nothing, and may repeat their calls through another worker.
     pub fn detach(&self) {
         self.is_detached.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the clients of earlier workers have repeated their calls by now.
+    pub(crate) fn asks_no_more(&self) -> bool {
+        self.options.asks_for.is_some_and(|time| self.started.elapsed() > time)
     }
 
     pub(crate) fn is_detached(&self) -> bool {
@@ -56,6 +75,9 @@ impl Worker {
         let mut cached = lock(&self.view);
         if !Arc::ptr_eq(&cached.0, &snapshot) {
             let view = Arc::new(View::new(&snapshot, self.options.host.as_deref()));
+            for problem in view.problems.iter().filter(|problem| !cached.1.problems.contains(problem)) {
+                tracing::warn!("{problem}");
+            }
             *cached = (snapshot, view);
         }
         Arc::clone(&cached.1)
@@ -66,7 +88,10 @@ impl Worker {
         let only = self.options.host.as_deref();
         let hosts = self.hosts.borrow();
         let connected = hosts.iter().filter(|host| host.away_since_ms.is_none());
-        connected.filter(|host| only.is_none_or(|only| only == host.name)).map(|host| host.name.clone()).collect()
+        let is_used = |host: &&HostEntry| {
+            only.is_none_or(|only| host.name == only || host.manifest.pool.as_deref() == Some(only))
+        };
+        connected.filter(is_used).map(|host| host.name.clone()).collect()
     }
 
     pub(crate) fn hosts(&self) -> watch::Receiver<Hosts> {

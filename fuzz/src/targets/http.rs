@@ -149,6 +149,8 @@ impl EchoBus {
             prompts: Vec::new(),
             withheld: Vec::new(),
             fail_fast: SomeTools::default(),
+            shared: false,
+            replay_safe: SomeTools::default(),
             alone: SomeTools::default(),
         };
         let manifest = Arc::new(HostManifest { servers: vec![server], ..HostManifest::default() });

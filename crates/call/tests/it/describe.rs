@@ -63,6 +63,7 @@ fn describe_answer(answer: &Answer<&'static str>) -> String {
         Answer::Joined { to, started_at: Some(_), answer } => format!("{answer} of {}", to.id),
         Answer::Joined { to, started_at: None, answer } => format!("{answer} of {}, which did not start", to.id),
         Answer::Cancelled => "cancelled".to_owned(),
+        Answer::HandedBack => "handed back".to_owned(),
         Answer::Failure(failure) => describe_failure(failure),
     }
 }

@@ -3,7 +3,7 @@
 use crate::requests::{call, read, replay_safe, resumed, task};
 use crate::states::{At, check};
 use crate::support::{Host, Step};
-use toolbus_call::Event;
+use toolbus_call::{Event, Request};
 
 #[test]
 fn calls_that_were_not_started_are_left_to_the_next_host() {
@@ -51,6 +51,63 @@ fn during_a_drain_running_calls_end_and_new_ones_are_left() {
     host.expect(["journal a: RESULT Done done, written", "reply a: done"]);
     host.arrives(call("w#1", "a"));
     host.expect(["resend a reply-1"]);
+}
+
+#[test]
+fn a_pool_gets_back_what_was_not_started_and_it_never_runs_here() {
+    let pooled = |id| Request { hands_back: true, ..call("w#1", id) };
+    let mut host = Host::new();
+    host.running(pooled("a"));
+    host.handle(Event::Drain);
+    host.arrives(pooled("b"));
+    host.expect(["journal b: RESULT Cancelled handed back, synced"]);
+    host.synced();
+    host.expect(["reply b: handed back"]);
+    host.arrives(Request { hands_back: true, ..read("w#1", "c") });
+    host.expect(["reply c: handed back"]);
+    host.arrives(Request { continues: true, ..pooled("d") });
+    host.arrives(Request { hands_back: true, ..task("w#1", "e") });
+    host.expect(["left d", "left e"]);
+    host.answers("a", "done");
+    host.expect(["journal a: RESULT Done done, written", "reply a: done"]);
+    // The broker lost the acknowledgement: the next process answers the same and runs nothing.
+    host.restarts();
+    host.arrives(pooled("b"));
+    host.expect(["resend b reply-1"]);
+}
+
+#[test]
+fn a_pool_gets_back_a_call_that_it_withdrew_before_its_start() {
+    let pooled = |id| Request { hands_back: true, ..call("w#1", id) };
+    let mut host = Host::new();
+    host.running(pooled("a"));
+    host.hold(Step::Connect);
+    host.arrives(pooled("b"));
+    host.seen();
+    host.cancels("b");
+    host.expect(["abort b", "journal b: RESULT Cancelled handed back, synced"]);
+    host.synced();
+    host.expect(["reply b: handed back"]);
+    host.cancels("a");
+    assert!(host.seen().iter().all(|seen| !seen.contains("handed back")), "it has begun");
+}
+
+#[test]
+fn a_started_call_is_handed_back_only_if_it_may_run_twice() {
+    let mut host = Host::new();
+    host.running(Request { hands_back: true, ..replay_safe("w#1", "a") });
+    host.running(Request { hands_back: true, ..call("w#1", "b") });
+    host.handle(Event::Drain);
+    host.handle(Event::Shutdown);
+    host.dies("a");
+    host.dies("b");
+    host.expect([
+        "abort a",
+        "journal a: RESULT Cancelled handed back, written",
+        "reply a: handed back",
+        "journal b: RESULT Unknown outcome of attempt 1 of b unknown, written",
+        "reply b: outcome of attempt 1 of b unknown",
+    ]);
 }
 
 #[test]

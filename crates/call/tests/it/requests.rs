@@ -24,6 +24,7 @@ pub fn call(caller: &str, id: &str) -> Request {
         age: 0,
         session: None,
         continues: false,
+        hands_back: false,
         needs_permit: true,
         guarded: true,
         share: None,

@@ -29,6 +29,7 @@ async fn call(worker: &MultiplexedClient, tool: &str, arguments: Value) -> Resul
         method: "tools/call".to_owned(),
         params: Some(raw(&json!({"name": tool, "arguments": arguments}))),
         task: None,
+        hand_back: false,
     };
     let body = Body::parse(HostRequest::Rpc(rpc).to_json().into_bytes()).expect("JSON");
     let reply = worker.request(HOST, InboxKind::McpRequest, body, Duration::from_secs(20)).await.expect("a reply");

@@ -57,7 +57,7 @@ pub fn shared_answer(body: Bytes) -> Result<Option<Given>, String> {
     match reply {
         Some(HostReply::Rpc(Outcome::Result(result))) if is_input_required(&result) => Ok(None),
         Some(HostReply::Rpc(outcome)) => Ok(Some(outcome.into())),
-        Some(HostReply::Task(_) | HostReply::Cancelled) => Ok(None),
+        Some(HostReply::Task(_) | HostReply::Cancelled | HostReply::HandedBack) => Ok(None),
         None => Err("unknown format".to_owned()),
     }
 }
@@ -69,10 +69,12 @@ impl Slot {
             Answer::Given(given) => Some(given.clone().into_outcome()),
             Answer::Joined { to, started_at, answer } => Some(marked(answer.clone().into_outcome(), to, *started_at)),
             Answer::Failure(failure) => Some(self.error_of(failure).into()),
-            Answer::Cancelled => None,
+            Answer::Cancelled | Answer::HandedBack => None,
         };
+        let handed_back = matches!(answer, Answer::HandedBack);
         let body = match (self.form, reply) {
             (Form::Mcp, Some(outcome)) => crate::outbox::reply_body(&HostReply::Rpc(outcome)),
+            (Form::Mcp, None) if handed_back => crate::outbox::reply_body(&HostReply::HandedBack),
             (Form::Mcp, None) => crate::outbox::reply_body(&HostReply::Cancelled),
             (Form::Original, outcome) => crate::original::reply_body(outcome.as_ref()),
         };
@@ -88,6 +90,7 @@ impl Slot {
                 let outcome = answer.clone().into_outcome();
                 ("joined".to_owned(), text_of(&outcome).len())
             }
+            Answer::HandedBack => ("handed_back".to_owned(), 0),
             Answer::Cancelled | Answer::Failure(Failure::Expired | Failure::CallerGone | Failure::Cancelled(_)) => {
                 ("cancelled".to_owned(), 0)
             }

@@ -28,7 +28,7 @@ mod task;
 
 pub use answers::Given;
 pub use notified::Notified;
-pub use parsed::{ParsedCall, check_names, has_effect};
+pub use parsed::{ParsedCall, check_names};
 pub use rounds::keep_listening;
 pub use slot::{NewCall, Slot};
 pub use suspended::PendingCalls;
@@ -49,7 +49,7 @@ use toolbus_call::{
     BreakerChange, CallMachine, CallNo, CallView, Effect, Effects, Event, MachineOptions, Millis, NotificationNo, Now,
     Request, SessionKey,
 };
-use toolbus_journal::{CallKey, Synced};
+use toolbus_journal::{CallKey, Journal, Synced};
 use toolbus_mcp::{Notify as ClientNotification, RpcError};
 use toolbus_protocol::MsgId;
 
@@ -133,6 +133,13 @@ impl Calls {
             .views()
             .filter_map(|view| Some((view.clone(), Arc::clone(inner.slots.get(&view.call)?))))
             .collect()
+    }
+
+    /// Whether another mailbox of the caller's agent made an equal call.
+    pub fn knows_equal(&self, journal: &Journal, caller: &str, content: &[u8; 32], window: Duration) -> bool {
+        let ended_after = toolbus_base::now_ms().saturating_sub(u64::try_from(window.as_millis()).unwrap_or(u64::MAX));
+        let inner = self.lock();
+        journal.with_index(|index| inner.machine.knows_equal(caller, content, index, ended_after))
     }
 
     /// The call in progress with that id that the predicate accepts.

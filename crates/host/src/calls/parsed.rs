@@ -13,24 +13,6 @@ use toolbus_protocol::{ErrorCode, InboxMessage};
 const TRACE_PARENT: &str = "traceparent";
 const ARGUMENTS: &str = "arguments";
 
-/// MCP methods without an effect outside their connection, or whose repetition has no further effect.
-const READS: [&str; 9] = [
-    "resources/read",
-    "resources/subscribe",
-    "resources/unsubscribe",
-    "prompts/get",
-    "completion/complete",
-    "tasks/get",
-    "tasks/result",
-    "tasks/list",
-    "tasks/cancel",
-];
-
-/// Whether a request may have an effect that must not happen twice. True for unknown methods.
-pub fn has_effect(method: &str) -> bool {
-    !toolbus_mcp::is_plain_request(method) && !READS.contains(&method)
-}
-
 /// Names stay in memory as long as their calls are journaled, so longer ones are truncated. The content hash still
 /// tells such calls apart.
 const MAX_NAME_BYTES: usize = 1024;
@@ -153,13 +135,14 @@ fn content_of(rpc: &Rpc, form: Form, arguments: Option<&str>) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use toolbus_mcp::has_effect;
     use toolbus_mcp::{ClientHello, Raw};
     use toolbus_protocol::{AgentRef, Body};
 
     fn content(server: &str, method: &str, params: Option<&str>) -> [u8; 32] {
         let params = params.map(|params| Raw::parse(params).expect("JSON"));
         let (server, method, session) = (server.to_owned(), method.to_owned(), "s".to_owned());
-        let rpc = Rpc { server, session, client: ClientHello::modern(), method, params, task: None };
+        let rpc = Rpc { server, session, client: ClientHello::modern(), method, params, task: None, hand_back: false };
         ParsedCall::new(&InboxMessage::new(AgentRef::new("w"), "mcp_request", Body::null()), rpc, Form::Mcp).content
     }
 

@@ -1,6 +1,6 @@
 //! What the machine gets to know about a request when it arrives.
 
-use super::parsed::{ParsedCall, has_effect};
+use super::parsed::ParsedCall;
 use super::slot::{NewCall, Slot, key_of};
 use crate::catalog::names::own_name;
 use crate::host::Host;
@@ -11,7 +11,7 @@ use crate::translate::modern_on_legacy::Repetition;
 use std::sync::Arc;
 use std::time::Duration;
 use toolbus_call::{JoinMode, Millis, Origin, ReplaySetting, Request, SessionHold, SessionKey, TaskRequest};
-use toolbus_mcp::{Era, NameKey, is_plain_request};
+use toolbus_mcp::{Era, NameKey, has_effect, is_plain_request};
 use toolbus_protocol::InboxMessage;
 use toolbus_upstream::Join;
 
@@ -67,6 +67,7 @@ impl Host {
             age: written_ago(request),
             session,
             continues: self.continues_pending_call(new),
+            hands_back: rpc.hand_back && self.options.pool.is_some(),
             needs_permit: !is_listen && !is_initialize && !is_for_catalog,
             reserves: new.may_need_slot(),
             guarded: !is_plain_request(&rpc.method),

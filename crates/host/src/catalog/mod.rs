@@ -22,7 +22,7 @@ use toolbus_mcp::{
     Down, Era, HostManifest, ListKind, Members, Raw, ServerManifest, ServerState, SomeTools, member_text,
 };
 use toolbus_policy::{Item, PolicySet};
-use toolbus_upstream::{CallSettings, Eras, Offline, PinMode, ServerConfig};
+use toolbus_upstream::{CallSettings, Eras, Offline, PinMode, ServerConfig, SessionMode};
 
 const MAX_HELD_NAMES: usize = 10;
 /// Limits the memory and the log for names that some clients refuse.
@@ -74,6 +74,8 @@ struct Entry {
     /// Problems with the lists.
     remarks: Vec<String>,
     pin: Option<PinMode>,
+    /// All clients share one session.
+    shared: bool,
     /// Tools whose definitions are not approved.
     held_back: Vec<String>,
     /// Under the names that workers see.
@@ -299,6 +301,7 @@ impl Entry {
             listed: ListedTools::default(),
             remarks: Vec::new(),
             pin: config.pin,
+            shared: config.session == SessionMode::Shared,
             held_back: Vec::new(),
             fail_fast: fail_fast(config),
             calls: config.calls.clone(),
@@ -337,13 +340,6 @@ impl Entry {
         })
     }
 
-    /// Limited to tools that the viewer may see.
-    fn never_joined(&self, viewer: &Viewer<'_>) -> SomeTools {
-        let tools = self.lists.of(ListKind::Tools).iter();
-        let seen: Vec<&Raw> = tools.filter(|tool| viewer.shown(ListKind::Tools, tool).is_some()).collect();
-        replay::never_joined(&self.calls, self.prefix.as_deref(), &seen)
-    }
-
     /// The tools that are held back, as far as the viewer may use them: their calls get the reason instead of an unknown name.
     fn withheld(&self, viewer: &Viewer<'_>) -> Vec<String> {
         let visible = self.held_back.iter().map(|own| visible_name(self.prefix.as_deref(), own));
@@ -358,6 +354,8 @@ impl Entry {
                 Era::Modern => eras.modern.is_some(),
             })
         };
+        let tools = self.lists.of(ListKind::Tools).iter();
+        let seen: Vec<&Raw> = tools.filter(|tool| viewer.shown(ListKind::Tools, tool).is_some()).collect();
         let mut manifest = ServerManifest {
             name: self.name.clone(),
             state: self.state,
@@ -371,7 +369,9 @@ impl Entry {
             prompts: Vec::new(),
             withheld: self.withheld(viewer),
             fail_fast: self.fail_fast.clone(),
-            alone: self.never_joined(viewer),
+            alone: replay::never_joined(&self.calls, self.prefix.as_deref(), &seen),
+            shared: self.shared,
+            replay_safe: replay::replay_safe(&self.calls, self.prefix.as_deref(), &seen),
         };
         for kind in ListKind::ALL {
             let shown = self.lists.of(kind).iter().filter_map(|item| viewer.shown(kind, item));

@@ -81,7 +81,15 @@ mod tests {
 
     fn rpc(client: ClientHello, params: Value) -> Rpc {
         let (server, method) = ("one".to_owned(), "tools/call".to_owned());
-        Rpc { server, session: "s".to_owned(), client, method, params: Some(raw(&params)), task: None }
+        Rpc {
+            server,
+            session: "s".to_owned(),
+            client,
+            method,
+            params: Some(raw(&params)),
+            task: None,
+            hand_back: false,
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod view;
 pub use memory::TaskMemory;
 pub use permits::{TaskPermits, reserve_session};
 
-use crate::calls::{Given, NewCall, ParsedCall, has_effect};
+use crate::calls::{Given, NewCall, ParsedCall};
 use crate::failure;
 use crate::host::Host;
 use crate::outbox::Form;
@@ -46,7 +46,7 @@ impl Host {
     /// The call of a task, in its own session and without a client.
     fn task_call(&self, message: &Arc<InboxMessage>, rpc: Rpc) -> Result<NewCall, RpcError> {
         let server = self.server(&rpc.server).map(Arc::clone).ok_or_else(|| failure::unknown_server(&rpc.server))?;
-        if !has_effect(&rpc.method) {
+        if !toolbus_mcp::has_effect(&rpc.method) {
             return Err(RpcError::invalid_params(format!("{} can't run as a task, only tools/call can", rpc.method)));
         }
         let mut parsed = ParsedCall::new(message, rpc, Form::Mcp);

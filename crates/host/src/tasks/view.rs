@@ -55,7 +55,7 @@ impl Host {
                 let message_text = serde_json::from_str::<RpcError>(error.get()).ok().map(|error| error.message);
                 TaskView { status: TaskStatus::Failed, message: message_text, error: Some(error), ..view }
             }
-            Ok(HostReply::Cancelled | HostReply::Task(_)) => view,
+            Ok(HostReply::Cancelled | HostReply::HandedBack | HostReply::Task(_)) => view,
             Err(error) => TaskView { status: TaskStatus::Failed, error: Some(error.to_raw()), ..view },
         }
     }

@@ -86,6 +86,7 @@ fn unknown_server() -> Body {
         method: "tools/call".to_owned(),
         params: Some(toolbus_mcp::raw(&serde_json::json!({"name": "effect"}))),
         task: None,
+        hand_back: false,
     };
     Body::parse(toolbus_mcp::HostRequest::Rpc(rpc).to_json().into_bytes()).expect("JSON")
 }

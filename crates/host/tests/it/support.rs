@@ -285,6 +285,7 @@ impl Worker {
             method: method.to_owned(),
             params: Some(params),
             task: None,
+            hand_back: false,
         }))
     }
 
@@ -314,14 +315,9 @@ impl Worker {
 
     fn task_request(&self, server: &str, name: &str, arguments: Value, ttl_ms: Option<u64>) -> HostRequest {
         let params = self.params(json!({"name": name, "arguments": arguments, "_meta": {"progressToken": 1}}));
-        HostRequest::Rpc(Rpc {
-            server: server.to_owned(),
-            session: self.session.clone(),
-            client: self.hello.clone(),
-            method: "tools/call".to_owned(),
-            params: Some(raw(&params)),
-            task: Some(TaskWish { ttl_ms }),
-        })
+        let (session, client, task) = (self.session.clone(), self.hello.clone(), Some(TaskWish { ttl_ms }));
+        let (server, method, params) = (server.to_owned(), "tools/call".to_owned(), Some(raw(&params)));
+        HostRequest::Rpc(Rpc { server, session, client, method, params, task, hand_back: false })
     }
 
     pub async fn notify(&self, server: &str, method: &str, params: Value) {

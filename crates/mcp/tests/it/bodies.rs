@@ -21,6 +21,7 @@ fn requests_are_unchanged_by_parsing_and_writing() {
             method: "tools/call".into(),
             params: Some(raw(r#"{"name":"read","arguments":{"n":1.0,"big":9007199254740993}}"#)),
             task: None,
+            hand_back: false,
         }),
         r#"{"op":"rpc","server":"files","session":"s1","client":{"era":"modern"},"method":"tools/call","params":{"name":"read","arguments":{"n":1.0,"big":9007199254740993}}}"#,
     );

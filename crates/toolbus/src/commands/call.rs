@@ -205,6 +205,7 @@ async fn exchange(
         method: "tools/call".into(),
         params: Some(params),
         task: None,
+        hand_back: false,
     });
     let message = message(client, &request)?;
     // A signal right after the call was sent has to cancel it.
@@ -317,7 +318,7 @@ fn read_reply(reply: Result<InboxMessage, BrokerError>) -> Result<Ended, Failure
     Ok(match HostReply::parse(&*body)? {
         HostReply::Rpc(outcome) => Ended::Outcome(outcome),
         HostReply::Task(_) => return Err(Failure::BadReply("an unexpected task".to_owned())),
-        HostReply::Cancelled => Ended::Cancelled,
+        HostReply::Cancelled | HostReply::HandedBack => Ended::Cancelled,
     })
 }
 

@@ -29,7 +29,7 @@ pub struct ConnectArgs {
     /// Role to act in, with a shared token. Otherwise the credential determines the role.
     #[arg(long, env = "TOOLBUS_ROLE")]
     role: Option<String>,
-    /// Use only this host. Default: all hosts that the role may use.
+    /// Use only this host, or this pool of hosts. Default: all hosts that the role may use.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
     /// Deadline of calls, including the time to wait for a host that is away.
@@ -38,6 +38,10 @@ pub struct ConnectArgs {
     /// Fail calls while their host is away (TB0427), instead of waiting for it.
     #[arg(long)]
     fail_fast: bool,
+    /// How long a call waits for a host of a pool that left while it had the call. After that the call is withdrawn: it runs at
+    /// another host of the pool if it may run twice, and fails otherwise (TB0420).
+    #[arg(long, value_parser = parse_duration, default_value = "15s", value_name = "DURATION")]
+    pool_grace: Duration,
     /// Answer clients that support tasks (MCP 2026-07-28) with a task if a call takes longer than this. By default only
     /// calls to hosts that are away become tasks. Such calls report no progress; clients with elicitation, sampling or
     /// roots keep ordinary calls.
@@ -47,6 +51,8 @@ pub struct ConnectArgs {
     bus: BusArgs,
 }
 
+/// How long the client of an earlier worker may take to repeat its calls: the usual `join_window` of a host.
+const REPEATS: Duration = Duration::from_secs(600);
 /// Between attempts to connect.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
 /// Between warnings that there is no broker.
@@ -67,8 +73,16 @@ pub async fn run(args: ConnectArgs) -> Result<(), Failure> {
         bus = frontend_bus::open(client) => bus?,
         () = stop.cancelled() => return Ok(()),
     };
-    let ConnectArgs { host, deadline: call_deadline, fail_fast, task_after, .. } = args;
-    let options = WorkerOptions { host, call_deadline, fail_fast, task_after, ..WorkerOptions::default() };
+    let ConnectArgs { host, deadline: call_deadline, fail_fast, pool_grace, task_after, .. } = args;
+    let options = WorkerOptions {
+        host,
+        call_deadline,
+        fail_fast,
+        pool_grace,
+        asks_for: Some(REPEATS),
+        task_after,
+        ..WorkerOptions::default()
+    };
     let worker = Worker::new(bus, options);
     let options = StdioOptions { stop, ..StdioOptions::default() };
     Ok(serve_streams(worker, Cursor::new(buffered).chain(input), output, options).await?)

@@ -38,6 +38,7 @@ pub async fn start(
         method: "tools/call".into(),
         params: Some(params),
         task: Some(wish),
+        hand_back: false,
     });
     let host = tool.host.name.as_str();
     let message =
@@ -89,7 +90,7 @@ async fn answer(call: &mut Call) -> Result<Answer, Failure> {
     match HostReply::parse(&*String::from_utf8_lossy(reply.body.as_bytes()))? {
         HostReply::Task(_) => Ok(Answer::Task),
         HostReply::Rpc(outcome) => Ok(Answer::Other(outcome)),
-        HostReply::Cancelled => Err(Failure::TaskCancelled),
+        HostReply::Cancelled | HostReply::HandedBack => Err(Failure::TaskCancelled),
     }
 }
 

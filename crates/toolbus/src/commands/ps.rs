@@ -4,6 +4,7 @@ use crate::commands::calls::{Call, all_calls, by_state};
 use crate::failure::Failure;
 use crate::hosts_admin::hosts;
 use crate::output::print_line;
+use crate::pools::{ShownPool, pools_of};
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, fitted, short_mailbox, terminal_width};
 use clap::Args;
@@ -47,10 +48,15 @@ fn as_json(shown: &Shown) -> String {
     let Shown { status, hosts, calls } = shown;
     let counts = by_state(calls);
     let hosts = hosts.iter().map(|host| {
+        let manifest = manifest_of(host);
         json!({
-            "name": &*host.id, "online": host.online, "since_ms": host.since_ms,
-            "calls": counts.get(&*host.id).cloned().unwrap_or_default(), "problems": problems(host),
+            "name": &*host.id, "online": host.online, "since_ms": host.since_ms, "pool": manifest.pool,
+            "calls": counts.get(&*host.id).cloned().unwrap_or_default(), "problems": manifest.problems,
         })
+    });
+    let pools = pools(&shown.hosts).into_iter().map(|pool| {
+        let members: Vec<&str> = pool.hosts.iter().map(|index| &*shown.hosts[*index].id).collect();
+        json!({"name": pool.name, "hosts": members, "problems": pool.merged.manifest.problems})
     });
     let connections = status.connections.iter().map(|c| {
         json!({
@@ -67,6 +73,7 @@ fn as_json(shown: &Shown) -> String {
     json!({
         "connections": connections.collect::<Vec<_>>(),
         "hosts": hosts.collect::<Vec<_>>(),
+        "pools": pools.collect::<Vec<_>>(),
         "mailboxes": mailboxes.collect::<Vec<_>>(),
         "more_mailboxes": status.more_mailboxes,
         "set_aside": status.set_aside,
@@ -89,9 +96,12 @@ fn as_table(shown: &Shown, width: Option<usize>) -> String {
     if !hosts.is_empty() {
         text.push_str(&format!("\n\n{}", hosts_table(hosts, calls, width)));
         for host in hosts {
-            for problem in problems(host) {
+            for problem in manifest_of(host).problems {
                 text.push_str(&format!("\nproblem on {}: {}", host.id, terminal_line(&problem)));
             }
+        }
+        for problem in pools(hosts).into_iter().flat_map(|pool| pool.merged.manifest.problems) {
+            text.push_str(&format!("\n{}", terminal_line(&problem)));
         }
     }
     let mut rows = vec![["MAILBOX", "WAITING", "IN FLIGHT", "BYTES", "OLDEST"].map(str::to_owned)];
@@ -115,25 +125,36 @@ fn as_table(shown: &Shown, width: Option<usize>) -> String {
     text
 }
 
-/// Problems that the host or the broker reports, such as names that belong to another host.
-fn problems(host: &HostEntry) -> Vec<String> {
-    let read = |manifest: &Body| serde_json::from_slice::<HostManifest>(manifest.as_bytes()).ok();
-    host.manifest.as_ref().and_then(read).map(|manifest| manifest.problems).unwrap_or_default()
+/// With the problems that the host or the broker reports, such as names that belong to another host.
+fn manifest_of(host: &HostEntry) -> HostManifest {
+    let read = |manifest: &Body| serde_json::from_slice(manifest.as_bytes()).ok();
+    host.manifest.as_ref().and_then(read).unwrap_or_default()
+}
+
+fn pools(hosts: &[HostEntry]) -> Vec<ShownPool> {
+    let manifests: Vec<HostManifest> = hosts.iter().map(manifest_of).collect();
+    pools_of(hosts.iter().zip(&manifests).map(|(host, manifest)| (&*host.id, host.online, manifest)))
 }
 
 fn hosts_table(hosts: &[HostEntry], calls: &[Call], width: Option<usize>) -> String {
     let counts = by_state(calls);
+    let manifests: Vec<HostManifest> = hosts.iter().map(manifest_of).collect();
     let mut rows = vec![["HOST", "STATE", "CALLS"].map(str::to_owned)];
-    for host in hosts {
+    for (host, manifest) in hosts.iter().zip(manifests) {
         let of_host = counts.get(&*host.id);
         let count = |state: &&str| {
             let count = of_host.and_then(|counts| counts.get(*state))?;
             Some(format!("{count} {state}"))
         };
         let words: Vec<String> = STATES.iter().filter_map(count).collect();
-        let state = if host.online { "online" } else { "away" };
+        let state = match host.online {
+            true if manifest.draining => "stopping",
+            true => "online",
+            false => "away",
+        };
+        let pool = manifest.pool.map_or_else(String::new, |pool| format!(" (pool {pool})"));
         let calls = if words.is_empty() { "-".to_owned() } else { words.join(", ") };
-        rows.push([host.id.to_string(), format!("{state} for {}", age(host.since_ms)), calls]);
+        rows.push([format!("{}{pool}", host.id), format!("{state} for {}", age(host.since_ms)), calls]);
     }
     fitted(&rows, width)
 }

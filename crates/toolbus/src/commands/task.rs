@@ -299,7 +299,7 @@ impl Admin<'_> {
         match HostReply::parse(&*String::from_utf8_lossy(reply.body.as_bytes()))? {
             HostReply::Rpc(Outcome::Result(result)) => Ok(result),
             HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),
-            HostReply::Task(_) | HostReply::Cancelled => {
+            HostReply::Task(_) | HostReply::Cancelled | HostReply::HandedBack => {
                 Err(Failure::BadReply("it is neither a result nor an error".to_owned()))
             }
         }

@@ -6,6 +6,7 @@ mod one;
 use crate::catalog::{Catalog, KnownHost, KnownTool};
 use crate::failure::{Failure, ROLE_HINT, caller_description};
 use crate::output::print_line;
+use crate::pools::ShownPool;
 use crate::reach::{LocalAgent, ReachArgs, transient_agent};
 use crate::table::{age, table, terminal_width};
 use clap::Args;
@@ -61,13 +62,19 @@ fn as_json(catalog: &Catalog) -> String {
     let host = |host: &KnownHost| {
         json!({
             "name": host.name, "online": host.online, "since_ms": host.since_ms, "problems": host.manifest.problems,
+            "pool": host.manifest.pool,
         })
+    };
+    let pool = |pool: &ShownPool| {
+        let hosts: Vec<&str> = pool.hosts.iter().map(|index| catalog.hosts[*index].name.as_str()).collect();
+        json!({"name": pool.name, "hosts": hosts, "problems": pool.merged.manifest.problems})
     };
     let servers = catalog.hosts.iter().flat_map(|host| host.manifest.servers.iter().map(move |server| (host, server)));
     let mut members = Members::default();
     members.set("tools", raw(&catalog.tools().map(tool_json).collect::<Vec<_>>()));
     members.set("servers", raw(&servers.map(server).collect::<Vec<_>>()));
     members.set("hosts", raw(&catalog.hosts.iter().map(host).collect::<Vec<_>>()));
+    members.set("pools", raw(&catalog.pools.iter().map(pool).collect::<Vec<_>>()));
     members.into_raw().get().to_owned()
 }
 
@@ -76,6 +83,7 @@ fn tool_json(tool: KnownTool<'_>) -> Raw {
         name: tool.name(),
         server: tool.server.name.clone(),
         host: tool.host.name.clone(),
+        pool: tool.pool.map(|pool| pool.name.clone()),
         online: tool.host.online,
         hints: tool.hints(),
         definition: tool.definition.clone(),
@@ -87,6 +95,8 @@ struct ToolJson {
     name: String,
     server: String,
     host: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<String>,
     online: bool,
     hints: Vec<&'static str>,
     /// Raw JSON, as the server wrote it.
@@ -101,10 +111,7 @@ fn as_text(catalog: &Catalog, role: Option<&str>, width: Option<usize>) -> Strin
     }
     let mut rows = vec![["NAME", "SERVER", "HOST", "HINTS", "DESCRIPTION"].map(str::to_owned)];
     for tool in catalog.tools() {
-        let host = match tool.host.online {
-            true => tool.host.name.clone(),
-            false => format!("{} (away)", tool.host.name),
-        };
+        let host = tool.shown_host();
         let hints = tool.hints().join(", ");
         rows.push([tool.name(), tool.server.name.clone(), host, hints, terminal_line(&tool.description())]);
     }
@@ -115,7 +122,8 @@ fn as_text(catalog: &Catalog, role: Option<&str>, width: Option<usize>) -> Strin
         1 => "The hosts offer no tools at the moment.".to_owned(),
         _ => table(&rows, width),
     };
-    for note in catalog.hosts.iter().flat_map(notes) {
+    let differences = catalog.pools.iter().flat_map(|pool| &pool.merged.manifest.problems);
+    for note in catalog.hosts.iter().flat_map(notes).chain(differences.map(|problem| terminal_line(problem))) {
         text.push_str("\n\n");
         text.push_str(&note);
     }
@@ -126,11 +134,11 @@ fn as_text(catalog: &Catalog, role: Option<&str>, width: Option<usize>) -> Strin
 fn notes(host: &KnownHost) -> Vec<String> {
     let mut notes = Vec::new();
     if !host.online {
-        notes.push(format!(
-            "{} is away (for {}): calls to it wait until their deadline",
-            host.name,
-            age(host.since_ms)
-        ));
+        let calls = match host.manifest.pool {
+            Some(_) => "calls go to the other hosts of its pool",
+            None => "calls to it wait until their deadline",
+        };
+        notes.push(format!("{} is away (for {}): {calls}", host.name, age(host.since_ms)));
     }
     for server in &host.manifest.servers {
         match (&server.down, server.state) {

@@ -33,6 +33,7 @@ mod one_effect;
 mod one_tool;
 mod outages;
 mod policy;
+mod pools;
 mod process;
 mod recipients;
 mod revocable_fleet;

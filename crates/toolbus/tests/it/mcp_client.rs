@@ -41,8 +41,12 @@ impl StdioClient {
     }
 
     pub fn connect(broker: &str, token_file: &Path) -> Self {
+        Self::with_args(broker, token_file, &[])
+    }
+
+    pub fn with_args(broker: &str, token_file: &Path, args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
-        command.args(["connect", "--broker", broker, "--token-file"]).arg(token_file);
+        command.args(["connect", "--broker", broker, "--token-file"]).arg(token_file).args(args);
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -57,6 +61,10 @@ impl StdioClient {
 
     pub fn process(&self) -> &Child {
         &self.child
+    }
+
+    pub async fn kill(&mut self) {
+        self.child.kill().await.expect("it was running");
     }
 
     /// Waits until the process ends.

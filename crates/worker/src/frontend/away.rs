@@ -29,6 +29,11 @@ impl AwayWatch {
         Self { hosts: bus.hosts(), bus, host, call, token, every, next: None, notifications: 0 }
     }
 
+    /// Watches another host from now on, to which the call has moved.
+    pub fn move_to(&mut self, upstream: &Upstream, call: &str) {
+        (self.host, self.call, self.next) = (upstream.host.clone(), call.to_owned(), None);
+    }
+
     /// When the host disconnected; `None` while it is connected.
     pub fn away_since(&self) -> Option<u64> {
         away_since(&self.hosts, &self.host)

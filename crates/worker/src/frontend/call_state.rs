@@ -52,8 +52,13 @@ impl CallState {
     pub fn start(fails_fast: bool, away_since: Option<u64>, now: u64) -> Result<Self, NoReply> {
         match away_since.filter(|_| fails_fast) {
             Some(since) => Err(NoReply::NotRun { since }),
-            None => Ok(Self { fails_fast, began: now, is_withdrawn: false, planted: None }),
+            None => Ok(Self::started(fails_fast, now)),
         }
+    }
+
+    /// A call that was sent to another host of its pool.
+    pub fn started(fails_fast: bool, now: u64) -> Self {
+        Self { fails_fast, began: now, is_withdrawn: false, planted: None }
     }
 
     /// Plants a defect.

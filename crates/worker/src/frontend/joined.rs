@@ -95,7 +95,8 @@ impl FrontendCall {
     /// The id of the call on the bus; `None` if it was not sent to a host.
     pub fn bus_id(&self) -> Option<String> {
         let state = lock(&self.frontend.state);
-        Some(state.calls.get(&self.number?)?.target.as_ref()?.bus_id.clone())
+        let sent = lock(&state.calls.get(&self.number?)?.sent);
+        Some(sent.target.as_ref()?.bus_id.clone())
     }
 }
 
@@ -117,7 +118,7 @@ impl Frontend {
         let flight = lock(&origin.state).calls.get(&number).map(|flight| InFlight {
             id,
             listens: flight.listens,
-            target: flight.target.clone(),
+            sent: Arc::clone(&flight.sent),
             abort: flight.abort.clone(),
         })?;
         let mut state = lock(&self.state);

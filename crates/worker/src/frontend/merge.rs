@@ -161,7 +161,7 @@ async fn fetch_page(
     };
     let options = &frontend.worker.options;
     let timeout = if listing == Listing::Tasks { options.gather_patience } else { options.list_patience };
-    let page = match upstream.is_out() {
+    let page = match upstream.lists_from_manifest() {
         true => None,
         false => tokio::time::timeout(timeout, fetched).await.ok().flatten(),
     };

@@ -118,5 +118,5 @@ impl NotifiedChanges {
 }
 
 fn key(method: &str, upstream: &Upstream) -> (String, String, String) {
-    (method.to_owned(), upstream.host.clone(), upstream.server().to_owned())
+    (method.to_owned(), upstream.shown_host().to_owned(), upstream.server().to_owned())
 }

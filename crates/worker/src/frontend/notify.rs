@@ -1,6 +1,6 @@
 //! Notifications of the client: cancellations are matched to their call, the rest is routed to its servers.
 
-use super::{Description, Frontend, InFlight};
+use super::{Description, Frontend, Sent};
 use crate::view::Upstream;
 use crate::worker::lock;
 use serde_json::json;
@@ -20,7 +20,11 @@ impl Frontend {
         match (view.sole(), method.as_str()) {
             // An unavailable host opens the server's session itself when it is back, including this notification.
             (Some(upstream), "notifications/initialized") if upstream.is_out() => {}
-            (Some(upstream), _) => self.notify(upstream, era, &method, params).await,
+            (Some(upstream), _) => {
+                if let Some(upstream) = self.host_with_state(upstream) {
+                    self.notify(upstream, era, &method, params).await;
+                }
+            }
             (None, "notifications/progress") => {
                 let token = Members::of(params.as_ref())
                     .ok()
@@ -32,11 +36,13 @@ impl Frontend {
             }
             (None, "notifications/roots/list_changed") => {
                 for upstream in view.upstreams().iter().filter(|upstream| !upstream.is_out()) {
-                    self.notify(upstream, era, &method, params.clone()).await;
+                    if let Some(upstream) = self.host_with_state(upstream) {
+                        self.notify(upstream, era, &method, params.clone()).await;
+                    }
                 }
             }
             (None, method) if !is_plain_notification(method) => {
-                if let Some(upstream) = view.meant(method, params.as_ref()) {
+                if let Some(upstream) = view.meant(method, params.as_ref()).and_then(|one| self.host_with_state(one)) {
                     self.notify(upstream, era, method, params).await;
                 }
             }
@@ -54,12 +60,14 @@ impl Frontend {
             let state = lock(&self.state);
             let latest = state.calls.iter().filter(|(_, flight)| flight.id == id).max_by_key(|(number, _)| **number);
             let Some((_, flight)) = latest else { return };
+            let mut sent = lock(&flight.sent);
+            sent.is_cancelled = true;
             // Without a connected host no reply would come, so the call ends here. The cancellation is still sent:
             // otherwise the host would run the call when it is back.
-            if !self.is_reachable(flight) {
+            if !self.is_reachable(&sent) {
                 flight.abort.cancel();
             }
-            flight.target.as_ref().map(|target| (Arc::clone(&target.upstream), target.bus_id.clone(), target.era))
+            sent.target.as_ref().map(|target| (Arc::clone(&target.upstream), target.bus_id.clone(), target.era))
         };
         if let Some((upstream, bus_id, era)) = target {
             params.set("requestId", raw(&bus_id));
@@ -68,8 +76,8 @@ impl Frontend {
         }
     }
 
-    fn is_reachable(&self, flight: &InFlight) -> bool {
-        let Some(target) = &flight.target else { return false };
+    fn is_reachable(&self, sent: &Sent) -> bool {
+        let Some(target) = &sent.target else { return false };
         let view = self.worker.view();
         view.find(&target.upstream.host, target.upstream.server())
             .is_some_and(|upstream| upstream.away_since_ms.is_none())

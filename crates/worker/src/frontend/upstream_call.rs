@@ -3,8 +3,10 @@
 use super::away::{AwayWatch, Departures, away_since, when};
 use super::call::CallStep;
 use super::call_state::{CallState, Leave, NoReply};
+use super::member::{Destination, with_marked_state};
+use super::pooled::{Due, Moving, Pooled, due, moving};
 use super::tasks::offer;
-use super::{Frontend, Target, body};
+use super::{Frontend, body};
 use crate::bus::{BoxFuture, BusCall, BusItem};
 use crate::error;
 use crate::view::Upstream;
@@ -14,12 +16,13 @@ use std::time::Duration;
 use toolbus_base::now_ms;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{
-    Era, HostEvent, HostReply, HostRequest, Id, Members, Message, Notification, Outcome, Raw, Request, Rpc, RpcError,
-    meta, raw,
+    Era, HostEvent, HostReply, HostRequest, Id, Members, Message, Notification, Outcome, Raw, Rpc, RpcError, meta, raw,
 };
 use toolbus_protocol::Body;
 
 pub struct UpstreamCall {
+    /// The number of the client's call.
+    number: Option<u64>,
     call: Box<dyn BusCall>,
     pub upstream: Arc<Upstream>,
     away: AwayWatch,
@@ -31,6 +34,10 @@ pub struct UpstreamCall {
     departures: Option<Departures>,
     /// A withdrawal under way. Returns whether it was confirmed, or `None` if the call has to be awaited.
     withdrawal: Option<BoxFuture<'static, Option<bool>>>,
+    /// Set if another host of a pool can run the call.
+    pooled: Option<Box<Pooled>>,
+    /// Set while the call is on its way to another host.
+    moving: Option<Box<Moving>>,
 }
 
 /// How the frontend itself has to process the response.
@@ -49,7 +56,8 @@ pub enum Purpose {
 }
 
 impl UpstreamCall {
-    /// Sends the request. `number` is the number of the client's call, which a cancellation has to find.
+    /// Sends the request, for a pool to one of its hosts. `number` is the number of the client's call, which a cancellation
+    /// has to find.
     pub async fn start(
         frontend: &Arc<Frontend>,
         number: Option<u64>,
@@ -58,17 +66,15 @@ impl UpstreamCall {
         (method, params): (&str, Option<Raw>),
         purpose: Purpose,
     ) -> Result<Self, RpcError> {
+        let shown = upstream;
+        let Destination { member, params, is_bound } = frontend.destination(shown, era, (method, params), &[]);
+        let upstream = &member;
         let options = &frontend.worker.options;
         let limit = match purpose {
             Purpose::Listen { .. } => options.listen_deadline,
             _ => options.call_deadline,
         };
-        let hosts = frontend.worker.hosts();
-        let fails_fast = frontend.fails_fast(upstream, purpose, (method, params.as_ref()));
-        let state = CallState::start(fails_fast, away_since(&hosts, &upstream.host), now_ms())
-            .map_err(|no_reply| explain(no_reply, upstream, limit))?;
-        let departures = state.fails_fast.then(|| Departures::new(hosts, upstream));
-        let token = meta::get(params.as_ref(), meta::PROGRESS_TOKEN).map(|token| token.detached());
+        let moves = shown.pool.as_ref().is_some_and(|pool| pool.members().count() > 1) && !is_bound;
         let rpc = Rpc {
             server: upstream.server().to_owned(),
             session: frontend.session.clone(),
@@ -76,18 +82,28 @@ impl UpstreamCall {
             method: method.to_owned(),
             params,
             task: None,
+            hand_back: moves,
         };
+        let holder = if moves { frontend.earlier_holder(shown, &rpc).await } else { None };
+        let upstream = holder.as_ref().unwrap_or(upstream);
+        let hosts = frontend.worker.hosts();
+        let fails_fast = frontend.fails_fast(upstream, purpose, (method, rpc.params.as_ref()));
+        let state = CallState::start(fails_fast, away_since(&hosts, &upstream.host), now_ms())
+            .map_err(|no_reply| explain(no_reply, upstream, limit))?;
+        let departures = (state.fails_fast && !moves).then(|| Departures::new(hosts, upstream));
+        let token = meta::get(rpc.params.as_ref(), meta::PROGRESS_TOKEN).map(|token| token.detached());
         frontend.mark_contacted(&upstream.host);
-        let call = frontend.worker.bus.start_call(&upstream.host, body(HostRequest::Rpc(rpc)), limit).await;
+        let pooled =
+            moves.then(|| Pooled::new(frontend, (shown, upstream), holder.is_some(), (era, &rpc), (limit, fails_fast)));
+        let call = match &pooled {
+            Some(pooled) => pooled.start(frontend, upstream).await,
+            None => frontend.worker.bus.start_call(&upstream.host, body(HostRequest::Rpc(rpc)), limit).await,
+        };
         let call = call.map_err(|error| error::from_bus(&error))?;
-        if let Some(number) = number
-            && let Some(flight) = lock(&frontend.state).calls.get_mut(&number)
-        {
-            let bus_id = call.id().to_owned();
-            flight.target = Some(Target { upstream: Arc::clone(upstream), bus_id, era });
-        }
+        frontend.set_target(number, upstream, call.id(), era);
         let away = AwayWatch::new(Arc::clone(&frontend.worker.bus), upstream, call.id(), token, options.away_progress);
         Ok(Self {
+            number,
             call,
             upstream: Arc::clone(upstream),
             away,
@@ -97,6 +113,8 @@ impl UpstreamCall {
             state,
             departures,
             withdrawal: None,
+            pooled,
+            moving: None,
         })
     }
 
@@ -117,12 +135,41 @@ impl UpstreamCall {
                     let away_since = self.away.away_since();
                     let end = is_confirmed.and_then(|confirmed| self.state.withdrawal_ended(confirmed, away_since));
                     match end {
-                        Some(end) => return CallStep::Done(explain(end, &self.upstream, self.limit).into()),
-                        None => continue,
+                        Some(end) if self.moves(frontend, end) => continue,
+                        Some(end) => {
+                            let end = self.pooled.as_ref().map_or(end, |pooled| pooled.meaning(end));
+                            return CallStep::Done(explain(end, &self.upstream, self.limit).into());
+                        }
+                        None => {
+                            self.pooled.iter_mut().for_each(|pooled| match is_confirmed {
+                                Some(_) => pooled.await_end(),
+                                None => pooled.touched(),
+                            });
+                            continue;
+                        }
                     }
                 }
-                item = self.call.next(), if self.withdrawal.is_none() => item,
-                message = self.away.next_progress(), if self.departures.is_none() => return CallStep::Message(message),
+                started = moving(&mut self.moving) => match self.moved(frontend, started) {
+                    Ok(true) => continue,
+                    Ok(false) => return CallStep::Cancelled,
+                    Err(error) => return CallStep::Done(error.into()),
+                },
+                item = self.call.next(), if self.withdrawal.is_none() && self.moving.is_none() => item,
+                due = due(&mut self.pooled, frontend, &self.upstream.host), if self.withdrawal.is_none() && self.moving.is_none() => {
+                    match due {
+                        Due::GiveUp if self.moves(frontend, NoReply::WithdrawnTooLate) => {}
+                        Due::GiveUp => {
+                            let end = explain(NoReply::WithdrawnTooLate, &self.upstream, self.limit);
+                            return CallStep::Done(end.into());
+                        }
+                        Due::WithdrawUntouched => self.withdrawal = Some(self.withdraw(frontend)),
+                        Due::Fence => self.withdrawal = Some(self.fence(frontend)),
+                    }
+                    continue;
+                }
+                message = self.away.next_progress(), if self.departures.is_none() && self.moving.is_none() => {
+                    return CallStep::Message(message);
+                }
                 () = departure(&mut self.departures), if self.withdrawal.is_none() => {
                     self.withdrawal = Some(self.withdraw(frontend));
                     continue;
@@ -134,19 +181,62 @@ impl UpstreamCall {
                         return CallStep::Message(message);
                     }
                 }
-                BusItem::Reply(reply) => return self.reply(frontend, id, reply),
+                BusItem::Reply(reply) => match self.reply(frontend, id, reply) {
+                    Some(step) => return step,
+                    None => continue,
+                },
             }
         }
+    }
+
+    /// Begins to move the call to another host of the pool, if it may run there. Returns false if it ends without a reply.
+    fn moves(&mut self, frontend: &Arc<Frontend>, no_reply: NoReply) -> bool {
+        let Some(pooled) = &mut self.pooled else { return false };
+        let is_moved = !frontend.is_cancelled(self.number) && pooled.may_move(frontend, &self.upstream, no_reply);
+        if is_moved {
+            // What may still be under way at the host has no reader: it is not cancelled once more.
+            self.call.detach();
+            self.moving = Some(pooled.start_again(frontend, &self.upstream.host));
+        }
+        is_moved
+    }
+
+    /// The call is at its next host. Returns false if the client has cancelled it meanwhile.
+    fn moved(
+        &mut self,
+        frontend: &Arc<Frontend>,
+        started: Result<Box<dyn BusCall>, BrokerError>,
+    ) -> Result<bool, RpcError> {
+        let Some(moving) = self.moving.take() else { return Ok(true) };
+        self.call = started.map_err(|error| error::from_bus(&error))?;
+        self.upstream = moving.to;
+        self.away.move_to(&self.upstream, self.call.id());
+        self.state = CallState::started(self.state.fails_fast, now_ms());
+        frontend.set_target(self.number, &self.upstream, self.call.id(), self.era);
+        Ok(!frontend.is_cancelled(self.number))
+    }
+
+    /// Withdraws the call, whether or not its host received it: it does not get it again.
+    fn fence(&mut self, frontend: &Frontend) -> BoxFuture<'static, Option<bool>> {
+        let bus = Arc::clone(&frontend.worker.bus);
+        let (host, id) = (self.upstream.host.clone(), self.call.id().to_owned());
+        let limit = self.pooled.as_mut().map_or(self.limit, |pooled| {
+            pooled.fenced();
+            pooled.remaining()
+        });
+        Box::pin(async move { Some(bus.withdraw_within(&host, &id, limit).await) })
     }
 
     /// Withdraws the call after the host disconnected, unless it was delivered.
     fn withdraw(&self, frontend: &Frontend) -> BoxFuture<'static, Option<bool>> {
         let (bus, state) = (Arc::clone(&frontend.worker.bus), self.state);
         let (host, id) = (self.upstream.host.clone(), self.call.id().to_owned());
+        let limit = self.pooled.as_ref().map(|pooled| pooled.remaining());
         Box::pin(async move {
-            match state.withdraws(bus.is_untouched(&host, &id).await) {
-                true => Some(bus.withdraw(&host, &id).await),
-                false => None,
+            match (state.withdraws(bus.is_untouched(&host, &id).await), limit) {
+                (true, Some(limit)) => Some(bus.withdraw_within(&host, &id, limit).await),
+                (true, None) => Some(bus.withdraw(&host, &id).await),
+                (false, _) => None,
             }
         })
     }
@@ -155,17 +245,10 @@ impl UpstreamCall {
     pub async fn outcome(mut self, frontend: &Arc<Frontend>) -> Outcome {
         let id = Id::number(0);
         loop {
-            match self.call.next().await {
-                BusItem::Event(event) => {
-                    let message = self.event(frontend, &id, &event).await;
-                    message.into_iter().for_each(|message| frontend.send_out_of_band(message));
-                }
-                BusItem::Reply(reply) => {
-                    return match self.reply(frontend, &id, reply) {
-                        CallStep::Done(outcome) => outcome,
-                        _ => error::call_timeout(self.limit).into(),
-                    };
-                }
+            match self.step(frontend, &id).await {
+                CallStep::Message(message) => frontend.send_out_of_band(message),
+                CallStep::Done(outcome) => return outcome,
+                CallStep::Cancelled => return error::call_timeout(self.limit).into(),
             }
         }
     }
@@ -186,35 +269,62 @@ impl UpstreamCall {
         Some(message)
     }
 
-    fn reply(&mut self, frontend: &Frontend, id: &Id, reply: Result<Body, BrokerError>) -> CallStep {
+    /// Returns `None` if the call moves to another host.
+    fn reply(&mut self, frontend: &Arc<Frontend>, id: &Id, reply: Result<Body, BrokerError>) -> Option<CallStep> {
         let mut outcome = match reply {
             Ok(body) => match body.text().map(HostReply::parse) {
                 Ok(Ok(HostReply::Rpc(outcome))) => outcome,
                 Ok(Ok(HostReply::Cancelled)) => match self.state.host_cancelled() {
+                    Some(no_reply) if self.moves(frontend, no_reply) => return None,
                     Some(no_reply) => explain(no_reply, &self.upstream, self.limit).into(),
-                    None => return CallStep::Cancelled,
+                    None => return Some(CallStep::Cancelled),
                 },
-                Ok(Ok(HostReply::Task(task))) => return CallStep::Done(Outcome::Result(raw(&task))),
+                Ok(Ok(HostReply::HandedBack)) => {
+                    let since = self.away.away_since().unwrap_or_default();
+                    self.pooled.iter_mut().for_each(|pooled| pooled.handed_back(&self.upstream.host));
+                    let not_run = NoReply::NotRun { since };
+                    match not_run {
+                        no_reply if self.moves(frontend, no_reply) => return None,
+                        _ if frontend.is_cancelled(self.number) => return Some(CallStep::Cancelled),
+                        no_reply => {
+                            let end = self.pooled.as_ref().map_or(no_reply, |pooled| pooled.meaning(no_reply));
+                            explain(end, &self.upstream, self.limit).into()
+                        }
+                    }
+                }
+                Ok(Ok(HostReply::Task(task))) => return Some(CallStep::Done(Outcome::Result(raw(&task)))),
                 Ok(Err(error)) => error::bad_reply(&error.reason).into(),
                 Err(error) => error::bad_reply(&error.to_string()).into(),
             },
-            Err(error) => self.failure(id, &error),
+            Err(error) => {
+                let no_reply = self.state.failed(&error, self.away.away_since());
+                if self.moves(frontend, no_reply) {
+                    return None;
+                }
+                self.failure(id, &error, no_reply)
+            }
         };
         if let (Outcome::Error(_), Purpose::Initialize) = (&outcome, self.purpose) {
             lock(&frontend.state).initialize = None;
         }
         if let Outcome::Result(result) = &mut outcome {
+            if self.upstream.member_of.is_some() {
+                *result =
+                    with_marked_state(std::mem::replace(result, toolbus_mcp::empty_object()), &self.upstream.host);
+            }
             self.offer_tasks(result);
             match self.purpose {
                 Purpose::Initialize => frontend.record_initialize(result),
                 Purpose::MayMakeTask => {
                     task_of(result).into_iter().for_each(|task| frontend.worker.remember_task(task, &self.upstream));
                 }
-                Purpose::Listen { .. } => return CallStep::Done(Outcome::Result(ended_listen(Some(result), id))),
+                Purpose::Listen { .. } => {
+                    return Some(CallStep::Done(Outcome::Result(ended_listen(Some(result), id))));
+                }
                 Purpose::Plain | Purpose::Discover | Purpose::MarkTools => {}
             }
         }
-        CallStep::Done(outcome)
+        Some(CallStep::Done(outcome))
     }
 
     /// Adds to the result that the bus offers tasks.
@@ -228,9 +338,9 @@ impl UpstreamCall {
         *result = offer(std::mem::replace(result, toolbus_mcp::empty_object()));
     }
 
-    fn failure(&self, id: &Id, error: &BrokerError) -> Outcome {
+    fn failure(&self, id: &Id, error: &BrokerError, no_reply: NoReply) -> Outcome {
         let is_listen = matches!(self.purpose, Purpose::Listen { .. });
-        match self.state.failed(error, self.away.away_since()) {
+        match no_reply {
             NoReply::Failed => error::from_bus(error).into(),
             NoReply::HostAway { .. } | NoReply::TimedOut if is_listen => Outcome::Result(ended_listen(None, id)),
             no_reply => explain(no_reply, &self.upstream, self.limit).into(),
@@ -283,57 +393,4 @@ fn task_of(result: &Raw) -> Option<String> {
     let result = result.members().ok()?;
     let task = Members::of(result.get("task")).ok().and_then(|task| task.text("taskId"));
     task.or_else(|| result.text("taskId"))
-}
-
-impl Frontend {
-    /// Whether a request is rejected while its host is away, by the worker's options or by the tool's manifest.
-    pub(super) fn fails_fast(
-        &self,
-        upstream: &Upstream,
-        purpose: Purpose,
-        (method, params): (&str, Option<&Raw>),
-    ) -> bool {
-        if matches!(purpose, Purpose::Initialize | Purpose::Listen { .. }) {
-            return false;
-        }
-        let fail_fast = &upstream.manifest().fail_fast;
-        let named = || Members::of(params).ok().and_then(|params| params.text("name"));
-        let by_manifest = || method == "tools/call" && fail_fast.contain(named().as_deref());
-        self.worker.options.fail_fast || (!fail_fast.is_empty() && by_manifest())
-    }
-
-    /// Translates an event of a host into a message to the client.
-    pub(super) async fn translate(self: &Arc<Self>, host: &str, era: Era, event: HostEvent) -> Option<Message> {
-        match event {
-            HostEvent::Notification { server, method, params }
-                if method == "notifications/cancelled" && era == Era::Legacy =>
-            {
-                let params = lock(&self.state).pending_requests.cancelled(host, &server, params.as_ref())?;
-                Some(Notification { method, params: Some(params) }.into())
-            }
-            HostEvent::Notification { method, params, .. } => Some(Notification { method, params }.into()),
-            HostEvent::Request { server, id, method, params } => {
-                let limit = self.worker.options.max_questions;
-                // Modern clients can't receive requests; their hosts handle them.
-                let pending_id = match era {
-                    Era::Legacy => {
-                        lock(&self.state).pending_requests.register(host, &server, id.clone(), params.as_ref(), limit)
-                    }
-                    Era::Modern => None,
-                };
-                if let Some(id) = pending_id {
-                    return Some(Request { id, method, params }.into());
-                }
-                let refusal =
-                    RpcError::new(toolbus_mcp::codes::INVALID_REQUEST, "the client does not accept requests now");
-                let answer = toolbus_mcp::Answer { server, session: self.session.clone(), id, outcome: refusal.into() };
-                self.send(host, HostRequest::Answer(answer)).await;
-                None
-            }
-            HostEvent::Closed { server, reason } => {
-                tracing::debug!(%host, %server, %reason, "the host closed a server's session");
-                None
-            }
-        }
-    }
 }

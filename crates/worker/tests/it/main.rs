@@ -12,6 +12,7 @@ mod http_restart;
 mod listening;
 mod merged;
 mod merged_unknown;
+mod pools;
 mod real_bus;
 mod stdio;
 mod support;

@@ -110,6 +110,7 @@ impl World {
             age: self.now.saturating_sub(sent_at),
             session: (work.session && !work.task).then_some((session, hold)),
             continues: false,
+            hands_back: false,
             needs_permit: true,
             guarded: true,
             share: None,

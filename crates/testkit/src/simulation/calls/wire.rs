@@ -171,7 +171,8 @@ impl WireAnswer {
         match answer {
             Answer::Given(outcome) => Self::own(key, *outcome),
             Answer::Joined { to, answer, .. } => of(to, *answer),
-            Answer::Cancelled => Self::own(key, Outcome::Cancelled),
+            // No simulated caller takes calls back.
+            Answer::Cancelled | Answer::HandedBack => Self::own(key, Outcome::Cancelled),
             Answer::Failure(failure) => match failure {
                 Failure::OutcomeUnknown(start) => of(&start.key, UNKNOWN),
                 Failure::JoinedCancelled(start) => of(&start.key, JOINED_CANCELLED),

@@ -152,13 +152,16 @@ impl Path<'_> {
             method: "tools/call".into(),
             params: Some(call::params(self.name, self.arguments.clone(), toolbus_mcp::empty_object())),
             task: None,
+            hand_back: false,
         });
         let host = &self.tool.host.name;
         let reply = self.client.request_message(host, call::message(self.client, &request)?, CALL_LIMIT).await?;
         match HostReply::parse(&*String::from_utf8_lossy(reply.body.as_bytes()))? {
             HostReply::Rpc(Outcome::Result(result)) => self.check_result(&result),
             HostReply::Rpc(Outcome::Error(error)) => Err(Failure::refused_by_host(host, &error)),
-            HostReply::Task(_) | HostReply::Cancelled => Err(Failure::BadReply("not the result of a call".to_owned())),
+            HostReply::Task(_) | HostReply::Cancelled | HostReply::HandedBack => {
+                Err(Failure::BadReply("not the result of a call".to_owned()))
+            }
         }
     }
 

@@ -6,11 +6,18 @@ use crate::table::{table, wrap};
 use toolbus_base::terminal_line;
 use toolbus_mcp::Raw;
 
+fn where_is(tool: KnownTool<'_>) -> String {
+    let away = if tool.host.online { "" } else { ", which is away" };
+    match tool.pool {
+        Some(pool) => format!("the {} hosts of pool {}{away}", pool.hosts.len(), pool.name),
+        None => format!("host {}{away}", tool.host.name),
+    }
+}
+
 pub fn as_text(tool: KnownTool<'_>, width: Option<usize>) -> String {
     let name = tool.name();
     let title = tool.title().map_or(String::new(), |title| format!(" ({title})"));
-    let host = if tool.host.online { "" } else { ", which is away" };
-    let mut parts = vec![format!("{name}{title}, of server {} on host {}{host}", tool.server.name, tool.host.name)];
+    let mut parts = vec![format!("{name}{title}, of server {} on {}", tool.server.name, where_is(tool))];
     let description = tool.description();
     if !description.is_empty() {
         // Keeps the paragraphs of the server.

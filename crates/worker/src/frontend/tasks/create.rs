@@ -8,11 +8,11 @@ use crate::bus::{BusCall, BusItem};
 use crate::error;
 use crate::frontend::away::when;
 use crate::frontend::call::Work;
+use crate::frontend::member::Destination;
 use crate::frontend::route::IncomingRequest;
 use crate::frontend::upstream_call::{Purpose, UpstreamCall};
-use crate::frontend::{Frontend, Target, body};
+use crate::frontend::{Frontend, body};
 use crate::view::Upstream;
-use crate::worker::lock;
 use std::sync::Arc;
 use std::time::Duration;
 use toolbus_client::BrokerError;
@@ -106,6 +106,9 @@ pub async fn create(
     params: Option<Raw>,
 ) -> Work {
     let (frontend, era) = (Arc::clone(incoming.frontend), incoming.era);
+    // A task stays at the host of a pool that accepted it.
+    let Destination { member, params, .. } = frontend.destination(upstream, era, (incoming.method, params), &[]);
+    let upstream = &member;
     let rpc = Rpc {
         server: upstream.server().to_owned(),
         session: frontend.session.clone(),
@@ -113,6 +116,7 @@ pub async fn create(
         method: incoming.method.to_owned(),
         params: params.clone(),
         task: Some(wish),
+        hand_back: false,
     };
     let tool = Members::of(rpc.params.as_ref()).ok().and_then(|params| params.text("name")).unwrap_or_default();
     // The request stays queued for its host for the TTL of the task.
@@ -121,9 +125,7 @@ pub async fn create(
         Ok(call) => call,
         Err(error) => return Work::Ready(Some(error::from_bus(&error).into())),
     };
-    if let Some(flight) = lock(&frontend.state).calls.get_mut(&incoming.number) {
-        flight.target = Some(Target { upstream: Arc::clone(upstream), bus_id: call.id().to_owned(), era });
-    }
+    frontend.set_target(Some(incoming.number), upstream, call.id(), era);
     let creation =
         TaskCreation { frontend, number: incoming.number, upstream: Arc::clone(upstream), era, tool, wish, params };
     Work::Gather(Box::pin(creation.run(call)))
@@ -183,8 +185,10 @@ impl TaskCreation {
     async fn run_as_call(self) -> Outcome {
         let request = ("tools/call", self.params);
         let number = Some(self.number);
-        let call =
-            UpstreamCall::start(&self.frontend, number, &self.upstream, self.era, request, Purpose::MayMakeTask).await;
+        // A plain call may go to any host of a pool.
+        let view = self.frontend.worker.view();
+        let shown = view.find(self.upstream.shown_host(), self.upstream.server()).unwrap_or(&self.upstream);
+        let call = UpstreamCall::start(&self.frontend, number, shown, self.era, request, Purpose::MayMakeTask).await;
         match call {
             Ok(call) => call.outcome(&self.frontend).await,
             Err(error) => error.into(),
@@ -224,7 +228,7 @@ fn parse_reply(reply: Result<Body, BrokerError>) -> Result<Option<TaskView>, Out
         Ok(Ok(HostReply::Task(view))) => Ok(Some(*view)),
         // The host rejected the task, or has no tasks and replied with the result itself.
         Ok(Ok(HostReply::Rpc(outcome))) => Err(outcome),
-        Ok(Ok(HostReply::Cancelled)) => Err(error::task_cancelled().into()),
+        Ok(Ok(HostReply::Cancelled | HostReply::HandedBack)) => Err(error::task_cancelled().into()),
         Ok(Err(error)) => Err(error::bad_reply(&error.reason).into()),
         Err(error) => Err(error::bad_reply(&error.to_string()).into()),
     }

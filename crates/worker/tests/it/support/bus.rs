@@ -33,6 +33,8 @@ pub struct FakeBus {
     /// Number of queries for the queue of a host.
     queue_queries: AtomicUsize,
     last: Mutex<u64>,
+    /// Hosts that know an equal call of another worker; if they are away, from their mailboxes.
+    pub knows_equal: Mutex<Vec<String>>,
 }
 
 /// A call as its host sees it.
@@ -89,6 +91,7 @@ impl FakeBus {
             delivered: Mutex::default(),
             queue_queries: AtomicUsize::new(0),
             last: Mutex::default(),
+            knows_equal: Mutex::default(),
         })
     }
 
@@ -261,6 +264,11 @@ impl Bus for FakeBus {
                 let sent = self.admin.0.try_send(AdminCall { host: host.into(), request, items });
                 assert!(sent.is_ok(), "too many admin queries");
             }
+            HostRequest::Earlier(_) => {
+                let known = self.knows_equal.lock().unwrap().iter().any(|knows| knows == host);
+                let reply = HostReply::Rpc(Outcome::Result(raw(&json!({"known": known})))).to_json();
+                items.try_send(BusItem::Reply(Ok(Body::from_trusted(reply.into_bytes())))).unwrap();
+            }
             _ => panic!("neither an rpc request nor an admin query"),
         }
         Box::pin(async move { Ok(Box::new(call) as Box<dyn BusCall>) })
@@ -302,8 +310,14 @@ impl Bus for FakeBus {
             let cancelled = BrokerError::Rejected { code: Some(ErrorCode::Cancelled), reason, id: None };
             call.items.try_send(BusItem::Reply(Err(cancelled))).ok();
         }
-        let is_confirmed = found.is_some() && !self.withdrawals_fail.load(Ordering::Relaxed);
+        let was_delivered = self.delivered.lock().unwrap().iter().any(|delivered| delivered == call);
+        let is_confirmed = found.is_some() && !was_delivered && !self.withdrawals_fail.load(Ordering::Relaxed);
         Box::pin(async move { is_confirmed })
+    }
+
+    fn has_equal<'a>(&'a self, host: &'a str, _key: u64) -> BoxFuture<'a, bool> {
+        let known = self.knows_equal.lock().unwrap().iter().any(|knows| knows == host);
+        Box::pin(async move { known })
     }
 
     fn hosts(&self) -> watch::Receiver<Hosts> {

@@ -46,6 +46,8 @@ pub fn server(name: &str, tools: &[&str]) -> ServerManifest {
         withheld: Vec::new(),
         fail_fast: SomeTools::default(),
         alone: SomeTools::default(),
+        shared: false,
+        replay_safe: SomeTools::default(),
     }
 }
 
