@@ -1,7 +1,10 @@
 //! Carries out the leases of all partitions for one broker: watches and writes the records, takes partitions over, and reports
 //! which ones this broker owns.
 
+mod event;
 mod other_brokers;
+
+pub use event::OwnershipEvent;
 
 use crate::members::Members;
 use crate::{BucketChange, Cluster, ClusterError, JetStreamLog, LeaseChange, Leases};
@@ -58,38 +61,6 @@ pub struct OwnershipOptions {
     pub key: ChecksumKey,
     /// Creates local disks.
     pub mirror: NewMirror,
-}
-
-/// What has become of a partition.
-pub enum OwnershipEvent {
-    /// This broker owns it, and serves it from this disk.
-    Owned {
-        /// The partition.
-        partition: Partition,
-        /// The epoch of its ownership.
-        epoch: u64,
-        /// The disk of its store.
-        disk: StreamDisk,
-    },
-    /// Another broker owns it, or is about to.
-    Elsewhere {
-        /// The partition.
-        partition: Partition,
-        /// The epoch of its ownership.
-        epoch: u64,
-        /// The name of its owner.
-        owner: String,
-        /// The address of its owner.
-        address: String,
-    },
-    /// No broker owns it at the moment.
-    Unowned(Partition),
-    /// Push nothing and elide nothing until it is resumed.
-    Suspended(Partition),
-    /// Serve it again.
-    Resumed(Partition),
-    /// This broker no longer owns it. Its store must not be used any more.
-    Lost(Partition),
 }
 
 /// The partitions of one broker. Dropping it stops renewing: others take over after the silence.

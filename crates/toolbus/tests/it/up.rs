@@ -134,7 +134,7 @@ async fn exit_codes_distinguish_tool_errors_from_other_errors() {
     instance.run(&["call", "cuontdown"]).await.check(2, &[], &["no tool", "did you mean countdown?"]);
     instance.run(&["call", "text_stats"]).await.check(2, &[], &["text is missing (The text to analyse)", "hint:"]);
     instance.run(&["call", "text_stats", "--arg", "txet=a"]).await.check(2, &[], &["did you mean text?"]);
-    instance.run(&["call", "countdown", "--arg", "from=0"]).await.check(2, &[], &["from: 0 is less than the minimum"]);
+    instance.run(&["call", "countdown", "--arg", "from=0"]).await.check(2, &[], &["from: must be >=1, but got 0"]);
     instance.run(&["call", "countdown", "--arg", "from=many"]).await.check(2, &[], &["from must be of type integer"]);
     instance.run(&["call", "now", "--arg", "zone=a", "--arg", "zone=b"]).await.check(
         2,
