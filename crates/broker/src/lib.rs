@@ -37,6 +37,7 @@ mod http;
 mod links;
 mod manifest_files;
 mod name_owners;
+mod name_spaces;
 mod names;
 mod offers;
 mod outbox;
@@ -69,6 +70,7 @@ pub use host_storage::{HostChange, HostStorage, StoredManifests, StoredOwners, d
 pub use http::{HttpWork, PeerConnection};
 pub use links::{Link, LinkError, LinkOptions, Links, LocalPartition, LocalPartitions};
 pub use name_owners::{HeldBack, HoldReason, MAX_NAMES_PER_HOST, NameOwners};
+pub use name_spaces::{Covering, NameKind};
 pub use names::{DenyAll, SendRules};
 pub use server::{BrokerServer, ServerOptions};
 pub use stored_directory::StoredDirectory;

@@ -19,6 +19,7 @@ pub mod meta;
 mod method;
 mod opened;
 mod raw;
+mod uri_template;
 
 pub use admin::{
     AdminRequest, CallList, CallRow, CallState, DeadLetter, DeadList, TaskList, TaskName, TaskStatus, TaskView,
@@ -36,6 +37,7 @@ pub use members::{Members, MembersError, member_text};
 pub use message::{Id, Message, MessageError, Notification, Outcome, Request, Response};
 pub use method::{ListKind, NameError, NameKey, is_plain_notification, is_plain_request, required_name, routed_name};
 pub use raw::Raw;
+pub use uri_template::UriTemplate;
 
 /// Serializes a value of toolbus's own types as raw JSON.
 pub fn raw(value: &(impl serde::Serialize + ?Sized)) -> Raw {

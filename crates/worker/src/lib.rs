@@ -15,6 +15,7 @@ mod options;
 #[doc(hidden)]
 pub mod simulation;
 mod stdio;
+mod taken_routes;
 mod view;
 mod worker;
 

@@ -36,8 +36,9 @@ impl Frontend {
                 }
             }
             (None, method) if !is_plain_notification(method) => {
-                if let Some(upstream) = view.meant(method, params.as_ref()) {
-                    self.notify(upstream, era, method, params).await;
+                let request = method.strip_prefix("notifications/").unwrap_or(method);
+                if let Some(upstream) = self.worker.meant(&view, request, params.as_ref()) {
+                    self.notify(&upstream, era, method, params).await;
                 }
             }
             // Hosts open the sessions of several servers themselves.

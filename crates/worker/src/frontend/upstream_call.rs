@@ -7,6 +7,7 @@ use super::tasks::offer;
 use super::{Frontend, Target, body};
 use crate::bus::{BoxFuture, BusCall, BusItem};
 use crate::error;
+use crate::taken_routes::RouteKey;
 use crate::view::Upstream;
 use crate::worker::lock;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct UpstreamCall {
     state: CallState,
     /// Set for a fail-fast call.
     departures: Option<Departures>,
+    /// What the server will own for this worker once it has answered.
+    route: Option<RouteKey>,
     /// A withdrawal under way. Returns whether it was confirmed, or `None` if the call has to be awaited.
     withdrawal: Option<BoxFuture<'static, Option<bool>>>,
 }
@@ -96,8 +99,14 @@ impl UpstreamCall {
             purpose,
             state,
             departures,
+            route: None,
             withdrawal: None,
         })
+    }
+
+    /// Later requests for the same will go to the same server if it answers this one with a result.
+    pub fn remembering(self, route: Option<RouteKey>) -> Self {
+        Self { route, ..self }
     }
 
     /// Call before the call is dropped: cancels it at its host, or lets it go on.
@@ -205,6 +214,7 @@ impl UpstreamCall {
         }
         if let Outcome::Result(result) = &mut outcome {
             self.offer_tasks(result);
+            self.route.iter().for_each(|route| frontend.worker.remember_route(route, &self.upstream));
             match self.purpose {
                 Purpose::Initialize => frontend.record_initialize(result),
                 Purpose::MayMakeTask => {
