@@ -38,6 +38,7 @@ mod links;
 mod manifest_files;
 mod moved_state;
 mod name_owners;
+mod name_spaces;
 mod names;
 mod offers;
 mod outbox;
@@ -72,6 +73,7 @@ pub use links::{Link, LinkError, LinkOptions, Links, LocalPartition, LocalPartit
 pub use manifest_files::{DAMAGED_SUFFIX, ManifestFiles};
 pub use moved_state::{MovedState, StatePlace};
 pub use name_owners::{HeldBack, HoldReason, MAX_NAMES_PER_HOST, NameOwners};
+pub use name_spaces::{Covering, NameKind};
 pub use names::{DenyAll, SendRules};
 pub use server::{BrokerServer, ServerOptions};
 pub use stored_directory::StoredDirectory;

@@ -1,12 +1,16 @@
 //! Which host owns which name. The first host that offers a name keeps it, also while it is away, until a rule of the
 //! operator gives the name to another one. The members of a pool own their names together.
 
+use crate::name_spaces::{Covered, Covering, NameKind, key};
 use std::collections::{BTreeMap, HashSet};
 use toolbus_mcp::ListKind;
-use toolbus_policy::{Offer, PolicySet, confusable_key};
+use toolbus_policy::{Offer, PolicySet, normal_uri};
 
 /// Names that one host may own. Without a limit, a host could reserve every name that others may need.
 pub const MAX_NAMES_PER_HOST: usize = 10_000;
+
+/// Templates and namespaces among them. Every new name of another host is compared with them.
+const MAX_COVERING_PER_HOST: usize = 1000;
 
 /// Names in one explanation.
 const MAX_EXPLAINED: usize = 12;
@@ -14,8 +18,8 @@ const MAX_EXPLAINED: usize = 12;
 /// A name that a host offers and workers don't see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldBack {
-    /// The list that the name belongs to.
-    pub kind: ListKind,
+    /// What it is the name of.
+    pub kind: NameKind,
     /// The name as the host announced it.
     pub name: String,
     /// Why it is held back.
@@ -29,11 +33,13 @@ pub enum HoldReason {
     OwnedBy(String),
     /// A pool offered it first, and the host is no member.
     OwnedByPool(String),
+    /// Another host offered a template or a namespace first that covers the name, or overlaps it.
+    CoveredBy(Covering),
     /// The rules give the name to another host.
     GrantedTo(String),
     /// The rules for this host don't cover the name.
     NotGranted,
-    /// The host owns [`MAX_NAMES_PER_HOST`] names.
+    /// The host owns [`MAX_NAMES_PER_HOST`] names, or 1,000 templates or namespaces.
     TooMany,
     /// No host owns the name yet. The next announcement of the host claims it.
     Unclaimed,
@@ -51,9 +57,16 @@ impl HoldReason {
                 "pool {pool} offered it first; to let the host join, start it with `--pool {pool}` and set \
                  `pool = \"{pool}\"` in [hosts.{host}] of the broker's toolbus.toml"
             ),
+            Self::CoveredBy(Covering { owner, name }) => format!(
+                "{} offered {name} first, which covers or overlaps it; to decide otherwise, list it in `offers` of \
+                 [hosts.{host}] in the broker's toolbus.toml",
+                owner.strip_prefix(POOL).map_or_else(|| format!("host {owner}"), |pool| format!("pool {pool}"))
+            ),
             Self::GrantedTo(owner) => format!("[hosts.{owner}] in the broker's toolbus.toml covers it"),
             Self::NotGranted => format!("[hosts.{host}] in the broker's toolbus.toml does not cover it"),
-            Self::TooMany => format!("the host owns {MAX_NAMES_PER_HOST} names already"),
+            Self::TooMany => format!(
+                "the host owns {MAX_NAMES_PER_HOST} names already, or {MAX_COVERING_PER_HOST} templates or namespaces"
+            ),
             Self::Unclaimed => format!("host {host} has not claimed it yet; its next announcement does"),
         }
     }
@@ -91,13 +104,16 @@ pub struct NameOwners {
     pools: BTreeMap<String, String>,
 }
 
-/// The owner of a pool's names. No host can have this name, because names contain no slash.
+/// Before the name of a pool. No host can have such a name, because names contain no slash.
+const POOL: &str = "pool/";
+
+/// The owner of a pool's names.
 fn owner_of_pool(pool: &str) -> String {
-    format!("pool/{pool}")
+    format!("{POOL}{pool}")
 }
 
 fn owned_by(owner: &str) -> HoldReason {
-    match owner.strip_prefix("pool/") {
+    match owner.strip_prefix(POOL) {
         Some(pool) => HoldReason::OwnedByPool(pool.to_owned()),
         None => HoldReason::OwnedBy(owner.to_owned()),
     }
@@ -156,7 +172,7 @@ impl NameOwners {
     }
 
     /// Under which name the names of a host are owned.
-    fn owner_for(&self, rules: &PolicySet, host: &str) -> String {
+    pub(crate) fn owner_for(&self, rules: &PolicySet, host: &str) -> String {
         self.pool_of(rules, host).map_or_else(|| host.to_owned(), owner_of_pool)
     }
 
@@ -170,34 +186,47 @@ impl NameOwners {
         self.owners.len()
     }
 
-    /// Gives the name to the host if the rules and its present owner allow it.
-    pub fn claim(&mut self, rules: &PolicySet, host: &str, kind: ListKind, name: &str) -> Result<(), HoldReason> {
-        let (key, own) = (key(kind, name), self.owner_for(rules, host));
-        match rules.offer(host, name) {
+    /// The names of one kind with their owners.
+    pub(crate) fn of_kind(&self, kind: NameKind) -> impl Iterator<Item = (&str, &str)> {
+        let from = (kind.label().to_owned(), String::new());
+        let names = self.owners.range(from..).take_while(move |((label, _), _)| label == kind.label());
+        names.map(|((_, name), owner)| (&**name, &**owner))
+    }
+
+    /// Gives the name to the host if the rules and its present owner allow it. `covered` is what other hosts own.
+    pub(crate) fn claim(&mut self, rules: &PolicySet, covered: &Covered, name: &Claim<'_>) -> Result<(), HoldReason> {
+        let Claim { host, kind, .. } = *name;
+        let (key, own) = (key(kind, name.name), self.owner_for(rules, host));
+        match name.offer(rules) {
             Offer::NotGranted => Err(HoldReason::NotGranted),
             Offer::GrantedTo(other) => Err(HoldReason::GrantedTo(other.to_owned())),
-            Offer::Granted => self.assign(key, &own),
-            Offer::FirstCome => match self.owners.get(&key) {
-                Some(owner) if *owner != own => Err(owned_by(owner)),
-                _ => self.assign(key, &own),
+            Offer::Granted => self.assign(key, kind, &own),
+            Offer::FirstCome => match (self.owners.get(&key), covered.find(kind, name.name)) {
+                (Some(owner), _) if *owner != own => Err(owned_by(owner)),
+                (None, Some(covering)) => Err(HoldReason::CoveredBy(covering.clone())),
+                _ => self.assign(key, kind, &own),
             },
         }
     }
 
     /// Whether the rules allow the host to offer the name and it owns it already. Unlike [`claim`](Self::claim), it gives
     /// nothing away: names that other brokers handle must not become visible before they are durably owned.
-    pub fn view(&self, rules: &PolicySet, host: &str, kind: ListKind, name: &str) -> Result<(), HoldReason> {
-        match rules.offer(host, name) {
+    pub(crate) fn view(&self, rules: &PolicySet, covered: &Covered, name: &Claim<'_>) -> Result<(), HoldReason> {
+        let Claim { host, kind, .. } = *name;
+        let is_granted = match name.offer(rules) {
             Offer::NotGranted => return Err(HoldReason::NotGranted),
             Offer::GrantedTo(other) => return Err(HoldReason::GrantedTo(other.to_owned())),
-            Offer::Granted | Offer::FirstCome => {}
-        }
+            offer => offer == Offer::Granted,
+        };
         let own = self.owner_for(rules, host);
-        match self.owners.get(&key(kind, name)) {
-            Some(owner) if *owner == own => Ok(()),
-            Some(owner) => Err(owned_by(owner)),
-            None if self.counts.get(&own).is_some_and(|count| *count >= MAX_NAMES_PER_HOST) => Err(HoldReason::TooMany),
-            None => Err(HoldReason::Unclaimed),
+        match (self.owners.get(&key(kind, name.name)), covered.find(kind, name.name)) {
+            (Some(owner), _) if *owner == own => Ok(()),
+            (Some(owner), _) => Err(owned_by(owner)),
+            (None, Some(covering)) if !is_granted => Err(HoldReason::CoveredBy(covering.clone())),
+            (None, _) if self.counts.get(&own).is_some_and(|count| *count >= MAX_NAMES_PER_HOST) => {
+                Err(HoldReason::TooMany)
+            }
+            (None, _) => Err(HoldReason::Unclaimed),
         }
     }
 
@@ -214,12 +243,14 @@ impl NameOwners {
         owners.into_iter().chain(members).collect()
     }
 
-    fn assign(&mut self, key: (String, String), host: &str) -> Result<(), HoldReason> {
+    fn assign(&mut self, key: (String, String), kind: NameKind, host: &str) -> Result<(), HoldReason> {
         if self.owners.get(&key).is_some_and(|owner| owner == host) {
             return Ok(());
         }
+        let is_one_too_many =
+            kind.covers() && self.of_kind(kind).filter(|(_, owner)| *owner == host).count() >= MAX_COVERING_PER_HOST;
         let count = self.counts.entry(host.to_owned()).or_default();
-        if *count >= MAX_NAMES_PER_HOST {
+        if *count >= MAX_NAMES_PER_HOST || is_one_too_many {
             return Err(HoldReason::TooMany);
         }
         *count += 1;
@@ -251,9 +282,30 @@ impl NameOwners {
     }
 }
 
-fn key(kind: ListKind, name: &str) -> (String, String) {
-    let visible = confusable_key(name).chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect();
-    (kind.method().to_owned(), visible)
+/// A name that a host announces.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim<'a> {
+    pub host: &'a str,
+    pub kind: NameKind,
+    pub name: &'a str,
+}
+
+impl Claim<'_> {
+    /// What the rules say. The normal form of a URI counts too, so that no other spelling evades a rule. Rules limit the
+    /// items of lists; a namespace that they don't cover is first come, first served.
+    fn offer<'r>(&self, rules: &'r PolicySet) -> Offer<'r> {
+        let as_announced = rules.offer(self.host, self.name);
+        match (self.kind, as_announced) {
+            (NameKind::Namespace, Offer::NotGranted) => Offer::FirstCome,
+            (NameKind::Item(ListKind::Resources), offer @ (Offer::Granted | Offer::FirstCome)) => {
+                match rules.offer(self.host, &normal_uri(self.name)) {
+                    stricter @ (Offer::NotGranted | Offer::GrantedTo(_)) => stricter,
+                    _ => offer,
+                }
+            }
+            (_, offer) => offer,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -264,8 +316,24 @@ mod tests {
         PolicySet::read(text).expect("valid rules").0
     }
 
+    const TOOL: NameKind = NameKind::Item(ListKind::Tools);
+    const PROMPT: NameKind = NameKind::Item(ListKind::Prompts);
+    const RESOURCE: NameKind = NameKind::Item(ListKind::Resources);
+    const TEMPLATE: NameKind = NameKind::Item(ListKind::ResourceTemplates);
+
+    fn claim_as(
+        owners: &mut NameOwners,
+        rules: &PolicySet,
+        host: &str,
+        kind: NameKind,
+        name: &str,
+    ) -> Result<(), HoldReason> {
+        let covered = Covered::by_others(owners, &owners.owner_for(rules, host));
+        owners.claim(rules, &covered, &Claim { host, kind, name })
+    }
+
     fn claim(owners: &mut NameOwners, host: &str, name: &str) -> Result<(), HoldReason> {
-        owners.claim(&rules(""), host, ListKind::Tools, name)
+        claim_as(owners, &rules(""), host, TOOL, name)
     }
 
     #[test]
@@ -274,7 +342,7 @@ mod tests {
         assert_eq!(claim(&mut owners, "bbb", "echo"), Ok(()));
         assert_eq!(claim(&mut owners, "aaa", "echo"), Err(HoldReason::OwnedBy("bbb".into())));
         assert_eq!(claim(&mut owners, "bbb", "echo"), Ok(()));
-        assert_eq!(owners.claim(&rules(""), "aaa", ListKind::Prompts, "echo"), Ok(()), "another list");
+        assert_eq!(claim_as(&mut owners, &rules(""), "aaa", PROMPT, "echo"), Ok(()), "another list");
     }
 
     #[test]
@@ -292,10 +360,12 @@ mod tests {
         let mut owners = NameOwners::default();
         assert_eq!(claim(&mut owners, "bbb", "echo"), Ok(()));
         let rules = rules("[hosts.aaa]\noffers = ['echo']");
-        let tools = ListKind::Tools;
-        assert_eq!(owners.claim(&rules, "aaa", tools, "echo"), Ok(()));
-        assert_eq!(owners.claim(&rules, "bbb", tools, "echo"), Err(HoldReason::GrantedTo("aaa".into())));
-        assert_eq!(owners.claim(&rules, "aaa", tools, "other"), Err(HoldReason::NotGranted));
+        let mut check = |host, name, expected| {
+            assert_eq!(claim_as(&mut owners, &rules, host, TOOL, name), expected, "{host} {name}");
+        };
+        check("aaa", "echo", Ok(()));
+        check("bbb", "echo", Err(HoldReason::GrantedTo("aaa".into())));
+        check("aaa", "other", Err(HoldReason::NotGranted));
         assert_eq!(claim(&mut owners, "bbb", "echo"), Err(HoldReason::OwnedBy("aaa".into())), "without the rule");
     }
 
@@ -304,7 +374,7 @@ mod tests {
         let mut owners = NameOwners::default();
         assert!(owners.add_host("aaa") && owners.add_host("bbb"));
         let rules = rules("[hosts.aaa]\npool = 'render'\n[hosts.bbb]\npool = 'render'");
-        let claim = |owners: &mut NameOwners, host, name| owners.claim(&rules, host, ListKind::Tools, name);
+        let claim = |owners: &mut NameOwners, host, name| claim_as(owners, &rules, host, TOOL, name);
         assert_eq!(claim(&mut owners, "aaa", "early"), Ok(()));
         owners.set_pool("aaa", Some("render"));
         owners.set_pool("bbb", Some("render"));
@@ -339,5 +409,105 @@ mod tests {
         owners.remove_host("bbb");
         assert_eq!(claim(&mut owners, "aaa", "tool7"), Ok(()));
         assert_eq!(owners.hosts(), ["aaa"]);
+    }
+
+    /// Claims in this order: host, kind, name, and the name of another host that keeps it from the host.
+    #[track_caller]
+    fn check_claims(text: &str, claims: &[(&str, NameKind, &str, Option<&str>)]) {
+        let (mut owners, rules) = (NameOwners::default(), rules(text));
+        for (host, kind, name, held_by) in claims {
+            let held_by_other = match claim_as(&mut owners, &rules, host, *kind, name) {
+                Err(HoldReason::CoveredBy(covering)) => Some(covering.name),
+                Err(HoldReason::OwnedBy(owner) | HoldReason::GrantedTo(owner)) => Some(owner),
+                Err(other) => panic!("{host} {name}: {other:?}"),
+                Ok(()) => None,
+            };
+            assert_eq!(held_by_other.as_deref(), *held_by, "{host} {name}");
+        }
+    }
+
+    #[test]
+    fn a_template_owns_the_uris_that_it_matches() {
+        check_claims(
+            "",
+            &[
+                ("aaa", RESOURCE, "file:///t/early", None),
+                ("bbb", TEMPLATE, "file:///t/{x}", None),
+                ("aaa", RESOURCE, "file:///t/early", None),
+                ("aaa", RESOURCE, "file:///u/secret", None),
+                ("aaa", RESOURCE, "file:///t/secret", Some("file:///t/{x}")),
+                ("aaa", RESOURCE, "FILE:///u/../%74/secret", Some("file:///t/{x}")),
+                ("aaa", RESOURCE, "file:///t/../secret", Some("file:///t/{x}")),
+                ("bbb", RESOURCE, "file:///t/secret", None),
+                ("aaa", TEMPLATE, "file:///t/{y}", Some("file:///t/{x}")),
+                ("aaa", TEMPLATE, "file:///./t/{+y}{?z}", Some("file:///t/{x}")),
+                ("aaa", TEMPLATE, "file:///{+any}", Some("file:///t/{x}")),
+                ("aaa", TEMPLATE, "{+any}", Some("file:///t/{x}")),
+                ("aaa", TEMPLATE, "file:///u/{y}", None),
+                ("bbb", TEMPLATE, "file:///u/{x}/more", Some("file:///u/{y}")),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_template_of_any_scheme_collides_with_every_resource() {
+        check_claims(
+            "",
+            &[
+                ("bbb", RESOURCE, "note://1", None),
+                ("aaa", TEMPLATE, "{+any}", Some("note://1")),
+                ("bbb", TEMPLATE, "{+any}", None),
+            ],
+        );
+    }
+
+    #[test]
+    fn uris_with_the_same_normal_form_are_one_name() {
+        check_claims("", &[("bbb", RESOURCE, "file:///pub/a", None), ("aaa", RESOURCE, "file:///pub/b", None)]);
+        for other in ["file:///pub/%61", "file:///pub/./a", "file:/pub/a", "file:///pub/a#x", "file:///pub/b/../a"] {
+            check_claims("", &[("bbb", RESOURCE, "file:///pub/a", None), ("aaa", RESOURCE, other, Some("bbb"))]);
+            check_claims("", &[("bbb", RESOURCE, other, None), ("aaa", RESOURCE, "file:///pub/a", Some("bbb"))]);
+            check_claims("[hosts.bbb]\noffers = ['file:///pub/a']", &[("aaa", RESOURCE, other, Some("bbb"))]);
+        }
+    }
+
+    #[test]
+    fn a_namespace_owns_the_methods_in_it() {
+        let methods = NameKind::Namespace;
+        check_claims(
+            "",
+            &[
+                ("bbb", methods, "acme/search/*", None),
+                ("aaa", methods, "acme/search/*", Some("bbb")),
+                ("aaa", methods, "Acme/*", Some("acme/search/*")),
+                ("aaa", methods, "acme/search/deep/*", Some("acme/search/*")),
+                ("aaa", methods, "acme/searching/*", None),
+                ("bbb", methods, "acme/*", Some("acme/searching/*")),
+            ],
+        );
+        check_claims(
+            "[hosts.aaa]\noffers = ['acme/*']",
+            &[("bbb", methods, "acme/*", Some("aaa")), ("aaa", methods, "acme/*", None), ("aaa", methods, "x/*", None)],
+        );
+    }
+
+    #[test]
+    fn the_operator_may_give_away_what_a_template_covers() {
+        check_claims(
+            "[hosts.aaa]\noffers = ['file:///t/secret']",
+            &[("bbb", TEMPLATE, "file:///t/{x}", None), ("aaa", RESOURCE, "file:///t/secret", None)],
+        );
+    }
+
+    #[test]
+    fn the_templates_of_a_host_are_limited() {
+        let mut owners = NameOwners::default();
+        let template = |number: usize| format!("file:///{number}/{{x}}");
+        for number in 0..MAX_COVERING_PER_HOST {
+            assert_eq!(claim_as(&mut owners, &rules(""), "bbb", TEMPLATE, &template(number)), Ok(()));
+        }
+        let one_more = claim_as(&mut owners, &rules(""), "bbb", TEMPLATE, &template(MAX_COVERING_PER_HOST));
+        assert_eq!(one_more, Err(HoldReason::TooMany));
+        assert_eq!(claim(&mut owners, "bbb", "echo"), Ok(()));
     }
 }

@@ -1,9 +1,10 @@
 //! What workers see of a host's manifests: without the names that belong to other hosts.
 
-use crate::name_owners::{self, HeldBack, HoldReason, NameOwners};
+use crate::name_owners::{self, Claim, HeldBack, HoldReason, NameOwners};
+use crate::name_spaces::{Covered, NameKind, namespace};
 use bytes::Bytes;
 use hashbrown::HashMap;
-use toolbus_mcp::{HostManifest, ListKind, Members, raw};
+use toolbus_mcp::{HostManifest, ListKind, Members, ServerManifest, raw};
 use toolbus_policy::PolicySet;
 use toolbus_protocol::{Body, RoleManifest};
 
@@ -44,7 +45,12 @@ fn pool_of(announced: &Body) -> Option<String> {
 }
 
 fn offers_of(owners: Owners<'_>, rules: &PolicySet, host: &str, announced: &[RoleManifest]) -> Offers {
-    let mut claims = Claims { owners, rules, host, decided: HashMap::new(), held_back: Vec::new(), refused: None };
+    let covered = match &owners {
+        Owners::Claim(owners) => Covered::by_others(owners, &owners.owner_for(rules, host)),
+        Owners::View(owners) => Covered::by_others(owners, &owners.owner_for(rules, host)),
+    };
+    let (decided, held_back) = (HashMap::new(), Vec::new());
+    let mut claims = Claims { owners, rules, host, covered, decided, held_back, refused: None };
     let visible = |announced: &RoleManifest| {
         let (manifest, is_of_use) = claims.visible(&announced.manifest);
         (RoleManifest { role: announced.role.clone(), manifest }, is_of_use)
@@ -76,7 +82,8 @@ struct Claims<'a> {
     owners: Owners<'a>,
     rules: &'a PolicySet,
     host: &'a str,
-    decided: HashMap<(ListKind, String), Option<HoldReason>>,
+    covered: Covered,
+    decided: HashMap<(NameKind, String), Option<HoldReason>>,
     held_back: Vec<HeldBack>,
     refused: Option<String>,
 }
@@ -94,16 +101,18 @@ impl Claims<'_> {
             for kind in ListKind::ALL {
                 server.items_mut(kind).retain(|item| {
                     let name = Members::of(Some(item)).ok().and_then(|item| item.text(kind.key()));
-                    let held = name.and_then(|name| self.claim(kind, name));
+                    let held = name.and_then(|name| self.claim(NameKind::Item(kind), name));
                     let is_visible = held.is_none();
                     held_back.extend(held);
                     is_visible
                 });
             }
         }
-        let listed_only = self.rules.restricts_offers(self.host);
+        let namespaces = self.claim_namespaces(&manifest, &mut held_back);
+        let is_limited = self.rules.restricts_offers(self.host);
         let refused_pool = manifest.pool.take_if(|pool| self.pool() != Some(pool));
-        if held_back.is_empty() && !listed_only && refused_pool.is_none() {
+        let is_unchanged = held_back.is_empty() && namespaces.is_empty() && refused_pool.is_none();
+        if is_unchanged && !is_limited && !manifest.granted {
             return (announced.clone(), is_of_use);
         }
         if let Some(pool) = refused_pool {
@@ -111,10 +120,13 @@ impl Claims<'_> {
             self.refused = Some(why.clone());
             manifest.problems.push(why);
         }
-        // Workers compare every item of a host's lists with these names.
-        manifest.listed_only = listed_only || held_back.len() > MAX_NAMED;
         manifest.problems.extend(name_owners::explain_all(self.host, &held_back));
+        held_back.retain(|held| held.kind != NameKind::Namespace);
+        // Workers compare every item of a host's lists with these names.
+        manifest.listed_only = is_limited || held_back.len() > MAX_NAMED;
+        manifest.granted = is_limited;
         manifest.held_back = held_back.into_iter().take(MAX_NAMED).map(|held| held.name).collect();
+        manifest.held_back_namespaces = namespaces;
         (Body::from_trusted(Bytes::from(raw(&manifest).get().to_owned())), is_of_use)
     }
 
@@ -125,15 +137,36 @@ impl Claims<'_> {
         }
     }
 
-    fn claim(&mut self, kind: ListKind, name: String) -> Option<HeldBack> {
+    /// Claims the namespaces that the servers declare, and their names, which are namespaces too. Returns those that the host
+    /// does not get. A server's name is not announced for its methods, so it is no collision worth reporting.
+    fn claim_namespaces(&mut self, manifest: &HostManifest, held_back: &mut Vec<HeldBack>) -> Vec<String> {
+        let mut refused = Vec::new();
+        for methods in manifest.servers.iter().flat_map(ServerManifest::vendor_capabilities) {
+            let held = self.claim(NameKind::Namespace, namespace(&methods));
+            refused.extend(held.is_some().then_some(methods));
+            held_back.extend(held);
+        }
+        let reported = self.held_back.len();
+        for name in manifest.servers.iter().map(|server| &server.name) {
+            let held = self.claim(NameKind::Namespace, namespace(name));
+            refused.extend(held.is_some().then(|| name.clone()));
+        }
+        self.held_back.truncate(reported);
+        refused.sort_unstable();
+        refused.dedup();
+        refused
+    }
+
+    fn claim(&mut self, kind: NameKind, name: String) -> Option<HeldBack> {
         let key = (kind, name);
         let (kind, name) = (key.0, key.1.clone());
         if let Some(decided) = self.decided.get(&key) {
             return decided.clone().map(|reason| HeldBack { kind, name, reason });
         }
+        let claim = Claim { host: self.host, kind, name: &name };
         let held = match &mut self.owners {
-            Owners::Claim(owners) => owners.claim(self.rules, self.host, kind, &name).err(),
-            Owners::View(owners) => owners.view(self.rules, self.host, kind, &name).err(),
+            Owners::Claim(owners) => owners.claim(self.rules, &self.covered, &claim).err(),
+            Owners::View(owners) => owners.view(self.rules, &self.covered, &claim).err(),
         };
         self.decided.insert(key, held.clone());
         let held = held.map(|reason| HeldBack { kind, name, reason });

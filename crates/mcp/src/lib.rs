@@ -20,6 +20,7 @@ mod method;
 mod opened;
 mod pool;
 mod raw;
+mod uri_template;
 
 pub use admin::{
     AdminRequest, CallList, CallRow, CallState, DeadLetter, DeadList, TaskList, TaskName, TaskStatus, TaskView,
@@ -40,6 +41,7 @@ pub use method::{
 };
 pub use pool::{MergedPool, PoolMember, Serving, merge_pool};
 pub use raw::Raw;
+pub use uri_template::UriTemplate;
 
 /// Serializes a value of toolbus's own types as raw JSON.
 pub fn raw(value: &(impl serde::Serialize + ?Sized)) -> Raw {

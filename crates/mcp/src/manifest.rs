@@ -1,7 +1,12 @@
 //! The host manifest: everything that a worker needs to route to a host, and to list its tools while it is offline.
 
-use crate::{Era, ListKind, Raw};
+use crate::{Era, ListKind, Members, Raw};
 use serde::{Deserialize, Serialize};
+
+/// Capabilities, and prefixes of extensions, that the protocol itself defines.
+const STANDARD: [&str; 8] =
+    ["tools", "resources", "prompts", "logging", "completions", "tasks", "extensions", "experimental"];
+const STANDARD_PREFIX: &str = "io.modelcontextprotocol/";
 
 /// The manifest that a host announces.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -26,6 +31,12 @@ pub struct HostManifest {
     /// The host of a pool stops: it starts no calls any more, and hands back those that it has not started.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
+    /// Namespaces of methods that belong to another host. Set by the broker.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_back_namespaces: Vec<String>,
+    /// Whether rules of the operator cover all names that are listed here. Set by the broker.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub granted: bool,
 }
 
 /// One server in a [`HostManifest`].
@@ -112,6 +123,22 @@ impl SomeTools {
 }
 
 impl ServerManifest {
+    /// The names of the capabilities and extensions that the protocol does not define, in both eras.
+    pub fn vendor_capabilities(&self) -> Vec<String> {
+        let greetings = [&self.initialize, &self.discover].into_iter().flatten();
+        let capabilities =
+            greetings.filter_map(|greeting| Members::of(greeting.members().ok()?.get("capabilities")).ok());
+        let mut names = Vec::new();
+        for capabilities in capabilities {
+            let lists =
+                ["experimental", "extensions"].map(|list| Members::of(capabilities.get(list)).unwrap_or_default());
+            let extensions = lists.into_iter().flat_map(Members::iter).map(|(name, _)| name);
+            let others = capabilities.iter().map(|(name, _)| name).filter(|name| !STANDARD.contains(name));
+            names.extend(extensions.chain(others).filter(|name| !name.starts_with(STANDARD_PREFIX)).map(str::to_owned));
+        }
+        names
+    }
+
     /// The items of one list.
     pub fn items(&self, kind: ListKind) -> &[Raw] {
         match kind {

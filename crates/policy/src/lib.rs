@@ -29,6 +29,7 @@ mod unmatched;
 
 pub use condition::Condition;
 pub use limits::{Limit, LimitKind, Rate};
+pub use normalize::normal_uri;
 pub use offers::Offer;
 pub use pointer::ArgumentsProblem;
 pub use question::{Arguments, Decision, Effect, Item, Question, Reason};

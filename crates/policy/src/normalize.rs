@@ -33,6 +33,11 @@ pub fn uri_variants(uri: &str) -> UriVariants {
     UriVariants { without_query, other }
 }
 
+/// The normalized URI: equal for URIs that most servers take for the same.
+pub fn normal_uri(uri: &str) -> Cow<'_, str> {
+    normalized_uri(uri).map_or(Cow::Borrowed(uri), Cow::Owned)
+}
+
 /// The normalized URI, if it differs from the given one.
 fn normalized_uri(uri: &str) -> Option<String> {
     if is_plain(uri) && !uri.contains('#') {

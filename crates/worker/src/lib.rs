@@ -17,6 +17,7 @@ mod pools;
 #[doc(hidden)]
 pub mod simulation;
 mod stdio;
+mod taken_routes;
 mod view;
 mod worker;
 

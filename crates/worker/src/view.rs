@@ -5,7 +5,8 @@ mod meant;
 pub mod params;
 pub mod pool;
 mod routes;
-mod template;
+
+pub use routes::scheme;
 
 use crate::bus::HostEntry;
 use pool::Pool;
@@ -97,6 +98,11 @@ impl View {
     /// The server that owns the name according to the manifests. Always `None` for tasks, which no manifest lists.
     pub fn owner(&self, name: &NameKey) -> Option<&Arc<Upstream>> {
         self.routes().owner(name).map(|index| &self.upstreams[index])
+    }
+
+    /// The first server with URIs of the same scheme, for a URI that no manifest speaks of.
+    pub fn owner_of_scheme(&self, uri: &str) -> Option<&Arc<Upstream>> {
+        self.routes().owner_of_scheme(uri).map(|index| &self.upstreams[index])
     }
 
     /// The server that owns the list item according to the manifests.
@@ -229,6 +235,22 @@ impl Upstream {
     pub fn may_offer_unlisted(&self, name: &str) -> bool {
         self.may_offer_everything()
             || (!self.manifest.listed_only && !self.manifest.held_back.iter().any(|held| held == name))
+    }
+
+    /// Whether the operator gave the host the names that it lists.
+    pub fn is_granted(&self) -> bool {
+        self.manifest.granted
+    }
+
+    /// Whether no namespace of the method belongs to another host.
+    pub fn may_have_method(&self, method: &str) -> bool {
+        let parts = method.match_indices('/').map(|(at, _)| &method[..at]);
+        parts.chain([method]).all(|namespace| self.may_have_namespace(namespace))
+    }
+
+    /// Whether messages of a method in this namespace may be meant for the server: no other host has it.
+    pub fn may_have_namespace(&self, methods: &str) -> bool {
+        self.is_chosen || !self.manifest.held_back_namespaces.iter().any(|held| held == methods)
     }
 
     /// Whether this is the server with this name at this host.

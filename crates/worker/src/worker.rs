@@ -3,13 +3,14 @@
 use crate::bus::{Bus, HostEntry, Hosts};
 use crate::options::WorkerOptions;
 use crate::pools::Pools;
-use crate::view::{Upstream, View};
+use crate::taken_routes::{RouteKey, TakenRoutes};
+use crate::view::{Upstream, View, scheme};
 use hashbrown::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use toolbus_mcp::{ListKind, NameKey, TaskName, TaskView};
+use toolbus_mcp::{ListKind, NameKey, Raw, TaskName, TaskView};
 
 /// Maximum number of remembered names that are in no manifest, and of remembered tasks. A full table is cleared.
 const MAX_LEARNED: usize = 20_000;
@@ -98,23 +99,53 @@ impl Worker {
         self.hosts.clone()
     }
 
-    /// The upstream that owns the name: by the manifests, or because its server listed or created the item.
+    /// The upstream that owns the name: by the manifests, or because its server listed or created the item. A URI stays with
+    /// the server that answered before, unless the operator gives it to another host.
     pub(crate) fn owner(&self, view: &View, name: &NameKey) -> Option<Arc<Upstream>> {
-        if let Some(upstream) = view.owner(name) {
-            return Some(Arc::clone(upstream));
-        }
         let learned = lock(&self.learned);
-        let (host, server) = match name {
-            NameKey::Tool(name) => learned.items.get(&(ListKind::Tools, name.clone()))?,
-            NameKey::Prompt(name) => learned.items.get(&(ListKind::Prompts, name.clone()))?,
-            NameKey::Uri(uri) => learned.items.get(&(ListKind::Resources, uri.clone()))?,
-            NameKey::Task(id) => learned.tasks.get(id)?,
+        let (kind, text) = match name {
+            NameKey::Tool(name) => (ListKind::Tools, name),
+            NameKey::Prompt(name) => (ListKind::Prompts, name),
+            NameKey::Uri(uri) => {
+                let upstream = learned.owner_of_uri(view, uri).or_else(|| learned.owner_of_scheme(view, uri));
+                return upstream.cloned();
+            }
+            NameKey::Task(id) => {
+                let (host, server) = learned.tasks.get(id)?;
+                return view.find(host, server).cloned();
+            }
         };
-        view.find(host, server).cloned()
+        view.owner(name).or_else(|| learned.owner_of_item(view, kind, text)).cloned()
+    }
+
+    /// The server that answered requests of this unknown method before, or the only one that can be meant.
+    pub(crate) fn meant(&self, view: &View, method: &str, params: Option<&Raw>) -> Option<Arc<Upstream>> {
+        let learned = lock(&self.learned);
+        let taken = RouteKey::of(method, params).and_then(|key| learned.routes.get(view, &key));
+        let taken = taken.filter(|upstream| upstream.may_have_method(method));
+        taken.or_else(|| view.meant(method, params)).cloned()
+    }
+
+    /// Remembers the server that has answered a request.
+    pub(crate) fn remember_route(&self, key: &RouteKey, upstream: &Upstream) {
+        let view = self.view();
+        let mut learned = lock(&self.learned);
+        learned.routes.insert(key, upstream);
+        if let RouteKey::Uri(uri) = key
+            && view.owner(&NameKey::Uri(uri.clone())).is_none()
+            && let Some(scheme) = scheme(uri)
+        {
+            learned.routes.insert(&RouteKey::Scheme(scheme), upstream);
+        }
     }
 
     /// Whether the upstream may list the item under this name. The first owner of a name keeps it.
     pub(crate) fn claim(&self, view: &View, kind: ListKind, key: String, upstream: &Upstream) -> bool {
+        if kind == ListKind::Resources
+            && lock(&self.learned).owner_of_uri(view, &key).is_some_and(|owner| owner.host != upstream.host)
+        {
+            return false;
+        }
         if let Some(owner) = view.owner_of_item(kind, &key) {
             return owner.index == upstream.index;
         }
@@ -148,6 +179,29 @@ impl Worker {
 struct Learned {
     items: HashMap<(ListKind, String), (String, String)>,
     tasks: HashMap<String, (String, String)>,
+    routes: TakenRoutes,
+}
+
+impl Learned {
+    fn owner_of_item<'a>(&self, view: &'a View, kind: ListKind, key: &str) -> Option<&'a Arc<Upstream>> {
+        let (host, server) = self.items.get(&(kind, key.to_owned()))?;
+        view.find(host, server)
+    }
+
+    fn owner_of_uri<'a>(&self, view: &'a View, uri: &str) -> Option<&'a Arc<Upstream>> {
+        let listed = view.owner(&NameKey::Uri(uri.to_owned()));
+        let taken = self.routes.get(view, &RouteKey::Uri(uri.to_owned()));
+        let taken = taken.filter(|taken| {
+            let is_decided = listed.is_some_and(|listed| listed.is_granted() || listed.host == taken.host);
+            !is_decided && taken.may_offer_unlisted(uri)
+        });
+        taken.or(listed).or_else(|| self.owner_of_item(view, ListKind::Resources, uri))
+    }
+
+    fn owner_of_scheme<'a>(&self, view: &'a View, uri: &str) -> Option<&'a Arc<Upstream>> {
+        let taken = self.routes.get(view, &RouteKey::Scheme(scheme(uri)?));
+        taken.filter(|taken| taken.may_offer_unlisted(uri)).or_else(|| view.owner_of_scheme(uri))
+    }
 }
 
 /// Ignores poisoning: no critical section leaves its data inconsistent when it panics.

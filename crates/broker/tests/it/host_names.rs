@@ -115,3 +115,49 @@ async fn a_damaged_file_of_owners_does_not_keep_the_broker_from_starting() {
     assert_eq!(logs.warnings().len(), 1, "{:?}", logs.warnings());
     assert_eq!(offered(&bus).await, [entry("bbb", &["echo"])]);
 }
+
+fn manifest_of(server: &Value) -> Value {
+    json!([{"manifest": {"servers": [server], "granted": true}}])
+}
+
+fn server(resources: &[&str], templates: &[&str], namespaces: &[&str]) -> Value {
+    let list = |key: &str, names: &[&str]| names.iter().map(|name| json!({key: name, "name": "n"})).collect::<Value>();
+    let experimental: serde_json::Map<String, Value> =
+        namespaces.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
+    json!({
+        "name": "s", "state": "up", "initialize": {"capabilities": {"experimental": experimental}},
+        "resources": list("uri", resources), "resource_templates": list("uriTemplate", templates),
+    })
+}
+
+#[tokio::test]
+async fn a_second_host_gets_no_uri_and_no_method_of_the_first() {
+    let bus = Bus::start().await;
+    let mut aaa = bus.peer_v2("aaa").await;
+    announce_again(&mut aaa, manifest(&["own"])).await;
+    let mut bbb = bus.peer_v2("bbb").await;
+    let mut files = server(&["file:///pub/a"], &["file:///t/{x}"], &["acme/search"]);
+    files["name"] = "files".into();
+    announce_again(&mut bbb, manifest_of(&files)).await;
+    let logs = Logs::start();
+    let resources = ["file:///t/secret", "file:///pub/%61", "file:///aaa"];
+    let hostile = server(&resources, &["{+any}", "aaa://{x}"], &["acme", "files", "own"]);
+    announce_again(&mut aaa, manifest_of(&hostile)).await;
+    let all = hosts(&bus).await;
+    let seen = &all[0]["manifest"];
+    let names = |list: &str, key: &str| {
+        let items = seen["servers"][0][list].as_array().expect("a list");
+        items.iter().map(|item| item[key].as_str().expect("a text").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("resources", "uri"), ["file:///aaa"], "{seen}");
+    assert_eq!(names("resource_templates", "uriTemplate"), ["aaa://{x}"]);
+    assert_eq!(seen["held_back"], json!(["file:///t/secret", "file:///pub/%61", "{+any}"]));
+    assert_eq!(seen["held_back_namespaces"], json!(["acme", "files"]));
+    let problems = seen["problems"].to_string();
+    for problem in ["file:///t/secret, {+any} (host bbb offered file:///t/{x} first", "acme/*", "files/*"] {
+        assert!(problems.contains(problem), "{problem}: {problems}");
+    }
+    assert_eq!(logs.warnings().len(), 3, "{:?}", logs.warnings());
+    assert_eq!(seen["granted"], Value::Null, "a host can't grant itself anything");
+    assert_eq!(all[1]["manifest"]["held_back_namespaces"], Value::Null);
+}

@@ -1,5 +1,5 @@
-//! Admin queries about tasks. An agent sees its own tasks; an operator, all. A task that the sender may not see gets
-//! the same error as one that doesn't exist.
+//! Admin queries about tasks. An agent sees its own tasks of the tools that it may use now; an operator, all. A task that the
+//! sender may not see gets the same error as one that doesn't exist.
 
 use super::view::refused;
 use crate::approvals::is_operator;
@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use toolbus_base::now_ms;
 use toolbus_call::{Cause, Event};
-use toolbus_journal::TaskRow;
+use toolbus_journal::{Known, TaskRow};
 use toolbus_mcp::{AdminRequest, Outcome, RpcError, TaskList, TaskView, raw};
+use toolbus_policy::{Arguments, Effect, Item, Question};
 use toolbus_protocol::{AgentRef, ErrorCode, MsgId, principal_of};
 
 /// Tasks per page of a list.
@@ -41,6 +42,7 @@ impl Host {
     fn known_task(&self, from: &AgentRef, id: &str) -> Result<KnownTask, RpcError> {
         let agent = seen_agent(from);
         let row = self.options.journal.task(id, agent).filter(|row| row.manifest.expires_at() > now_ms());
+        let row = row.filter(|row| self.may_see_task(from, row));
         if let Some(row) = row {
             return Ok(KnownTask::Written(row));
         }
@@ -92,8 +94,24 @@ impl Host {
 
     fn running_task(&self, from: &AgentRef, id: &str) -> Option<Arc<Slot>> {
         let agent = seen_agent(from);
+        if self.options.journal.task(id, agent).is_some_and(|row| !self.may_see_task(from, &row)) {
+            return None;
+        }
         let is_seen = |slot: &Slot| agent.is_none_or(|agent| agent == slot.agent());
         self.calls.find(&MsgId::from(id), |slot| is_seen(slot) && slot.is_task()).map(|(_, slot)| slot)
+    }
+
+    /// Whether the rules allow the sender the tool of a task; its arguments are not considered, as in lists of tools. A task that
+    /// has not started holds nothing of its tool, and its agent may see why it was refused.
+    fn may_see_task(&self, from: &AgentRef, row: &TaskRow) -> bool {
+        let has_started = match &row.known {
+            Known::Answered { start, .. } => start.is_some(),
+            Known::DeadLettered(_) | Known::Running(_) | Known::Interrupted(_) => true,
+            Known::New | Known::Waiting(_) => false,
+        };
+        let (item, arguments) = (Item::Tool(&row.manifest.tool), Arguments::Unknown);
+        let question = Question { role: from.role.as_deref(), server: &row.manifest.server, item, arguments };
+        !has_started || is_operator(from) || self.options.policy.current().decide(&question).effect != Effect::Deny
     }
 
     /// Oldest first. A page starts after the cursor, even if the task at the cursor is gone.
@@ -103,7 +121,9 @@ impl Host {
         let rows = self.options.journal.tasks();
         let shown = |row: &&TaskRow| {
             let own = agent.is_none_or(|agent| agent == row.manifest.key.agent());
-            own && row.manifest.expires_at() > now && after.as_ref().is_none_or(|after| Cursor::of(row) > *after)
+            own && row.manifest.expires_at() > now
+                && after.as_ref().is_none_or(|after| Cursor::of(row) > *after)
+                && self.may_see_task(from, row)
         };
         let mut rows = rows.iter().filter(shown).peekable();
         let page: Vec<&TaskRow> = rows.by_ref().take(PAGE_SIZE).collect();

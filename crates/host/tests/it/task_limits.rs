@@ -81,10 +81,14 @@ async fn a_task_is_checked_against_the_rules_at_its_start() {
         let second = created(&owner.task("one", "effect", folder.waiting(), None).await);
         rig.policy().replace(rules(&format!("[roles.writer]\nallow = ['**']\n{changed}")));
         folder.release();
-        assert_eq!(text(&view(&wait(&owner, &first.id, 20_000).await)), "effected");
         let refused = view(&wait(&owner, &second.id, 20_000).await);
         assert_eq!((refused.status, code(&refused).as_str()), (TaskStatus::Failed, "TB0403"), "{changed}");
         folder.expect_effects(1).await;
+        let first = wait(&owner, &first.id, 20_000).await;
+        match changed {
+            "ask = ['effect']" => assert_eq!(text(&view(&first)), "effected"),
+            _ => assert_eq!(first.error()["data"]["code"], "TB0423", "it is the task of a tool that is not allowed"),
+        }
     }
 }
 

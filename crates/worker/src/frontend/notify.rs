@@ -42,7 +42,9 @@ impl Frontend {
                 }
             }
             (None, method) if !is_plain_notification(method) => {
-                if let Some(upstream) = view.meant(method, params.as_ref()).and_then(|one| self.host_with_state(one)) {
+                let request = method.strip_prefix("notifications/").unwrap_or(method);
+                let meant = self.worker.meant(&view, request, params.as_ref());
+                if let Some(upstream) = meant.as_ref().and_then(|one| self.host_with_state(one)) {
                     self.notify(upstream, era, method, params).await;
                 }
             }

@@ -6,6 +6,7 @@ use super::tasks::{self, TaskRequest, offer};
 use super::upstream_call::{Purpose, UpstreamCall};
 use super::{Frontend, fanout, initialize, merge};
 use crate::error;
+use crate::taken_routes::RouteKey;
 use crate::view::{Upstream, View};
 use crate::worker::lock;
 use std::sync::Arc;
@@ -105,9 +106,10 @@ impl IncomingRequest<'_> {
             TaskRequest::Yes { wish, params } => return tasks::create(self, upstream, wish, params).await,
             TaskRequest::Rejected(error) => return Work::Ready(Some(error.into())),
         }
+        let route = RouteKey::of(self.method, self.params.as_ref());
         let request = (self.method, self.params);
         match UpstreamCall::start(self.frontend, Some(self.number), upstream, self.era, request, purpose).await {
-            Ok(call) => Work::Upstream(call),
+            Ok(call) => Work::Upstream(call.remembering(route)),
             Err(error) => Work::Ready(Some(error.into())),
         }
     }
@@ -160,8 +162,9 @@ impl IncomingRequest<'_> {
         let Some(name) = routed_name(self.method, self.params.as_ref()) else {
             let missing = self.missing_name();
             let is_unknown = missing.code == codes::METHOD_NOT_FOUND;
-            return match view.meant(self.method, self.params.as_ref()).filter(|_| is_unknown) {
-                Some(upstream) => self.forward(upstream, Purpose::MayMakeTask).await,
+            let meant = || self.frontend.worker.meant(view, self.method, self.params.as_ref());
+            return match is_unknown.then(meant).flatten() {
+                Some(upstream) => self.forward(&upstream, Purpose::MayMakeTask).await,
                 None => Work::Ready(Some(missing.into())),
             };
         };

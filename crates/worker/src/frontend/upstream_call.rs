@@ -9,6 +9,7 @@ use super::tasks::offer;
 use super::{Frontend, body};
 use crate::bus::{BoxFuture, BusCall, BusItem};
 use crate::error;
+use crate::taken_routes::RouteKey;
 use crate::view::Upstream;
 use crate::worker::lock;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct UpstreamCall {
     state: CallState,
     /// Set for a fail-fast call.
     departures: Option<Departures>,
+    /// What the server will own for this worker once it has answered.
+    route: Option<RouteKey>,
     /// A withdrawal under way. Returns whether it was confirmed, or `None` if the call has to be awaited.
     withdrawal: Option<BoxFuture<'static, Option<bool>>>,
     /// Set if another host of a pool can run the call.
@@ -112,10 +115,16 @@ impl UpstreamCall {
             purpose,
             state,
             departures,
+            route: None,
             withdrawal: None,
             pooled,
             moving: None,
         })
+    }
+
+    /// Later requests for the same will go to the same server if it answers this one with a result.
+    pub fn remembering(self, route: Option<RouteKey>) -> Self {
+        Self { route, ..self }
     }
 
     /// Call before the call is dropped: cancels it at its host, or lets it go on.
@@ -313,6 +322,7 @@ impl UpstreamCall {
                     with_marked_state(std::mem::replace(result, toolbus_mcp::empty_object()), &self.upstream.host);
             }
             self.offer_tasks(result);
+            self.route.iter().for_each(|route| frontend.worker.remember_route(route, &self.upstream));
             match self.purpose {
                 Purpose::Initialize => frontend.record_initialize(result),
                 Purpose::MayMakeTask => {

@@ -1,14 +1,10 @@
 //! Finds the one server that a message of an unknown method can be meant for. Each rule decides if exactly one server fits;
-//! a message that none decides about goes to no server, because the others must not get to know its params.
+//! a message that none decides about goes to no server, because the others must not get to know its params. Of several hosts
+//! with one namespace, the broker leaves it to the first.
 
 use super::{Upstream, View};
 use std::sync::Arc;
 use toolbus_mcp::{Members, NameKey, Raw};
-
-/// Capabilities, and prefixes of extensions, that the protocol itself defines.
-const STANDARD: [&str; 8] =
-    ["tools", "resources", "prompts", "logging", "completions", "tasks", "extensions", "experimental"];
-const STANDARD_PREFIX: &str = "io.modelcontextprotocol/";
 
 impl View {
     /// The server, if only one can be meant.
@@ -17,11 +13,12 @@ impl View {
         let is_of = |namespace: &str| {
             method.strip_prefix(namespace).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        let declares = |upstream: &Arc<Upstream>| upstream.vendor_capabilities().iter().any(|name| is_of(name));
-        let is_named = |upstream: &Arc<Upstream>| is_of(upstream.server());
+        let declares = |upstream: &Arc<Upstream>| upstream.vendor_namespaces().iter().any(|name| is_of(name));
+        let is_named =
+            |upstream: &Arc<Upstream>| is_of(upstream.server()) && upstream.may_have_namespace(upstream.server());
         let owned = self.owners_of_named(params);
         let owns = |upstream: &Arc<Upstream>| owned.contains(&upstream.index);
-        let has_any = |upstream: &Arc<Upstream>| !upstream.vendor_capabilities().is_empty();
+        let has_any = |upstream: &Arc<Upstream>| !upstream.vendor_namespaces().is_empty();
         let by_name = || self.only(declares).or_else(|| self.only(is_named)).or_else(|| self.only(owns));
         self.only(|_| true).or_else(by_name).or_else(|| self.only(has_any))
     }
@@ -37,25 +34,18 @@ impl View {
         let Ok(params) = Members::of(params) else { return Vec::new() };
         let name = params.text("name");
         let keys = name.iter().flat_map(|name| [NameKey::Tool(name.clone()), NameKey::Prompt(name.clone())]);
-        let keys = keys.chain(params.text("uri").map(NameKey::Uri));
-        keys.filter_map(|key| self.owner(&key)).map(|upstream| upstream.index).collect()
+        let uri = params.text("uri");
+        let by_scheme = uri.as_ref().and_then(|uri| self.owner_of_scheme(uri));
+        let by_uri = uri.clone().and_then(|uri| self.owner(&NameKey::Uri(uri))).or(by_scheme);
+        keys.filter_map(|key| self.owner(&key)).chain(by_uri).map(|upstream| upstream.index).collect()
     }
 }
 
 impl Upstream {
-    /// The names of the capabilities and extensions that the protocol does not define, in both eras.
-    fn vendor_capabilities(&self) -> Vec<String> {
-        let greetings = [&self.manifest().initialize, &self.manifest().discover].into_iter().flatten();
-        let capabilities =
-            greetings.filter_map(|greeting| Members::of(greeting.members().ok()?.get("capabilities")).ok());
-        let mut names = Vec::new();
-        for capabilities in capabilities {
-            let lists =
-                ["experimental", "extensions"].map(|list| Members::of(capabilities.get(list)).unwrap_or_default());
-            let extensions = lists.into_iter().flat_map(Members::iter).map(|(name, _)| name);
-            let others = capabilities.iter().map(|(name, _)| name).filter(|name| !STANDARD.contains(name));
-            names.extend(extensions.chain(others).filter(|name| !name.starts_with(STANDARD_PREFIX)).map(str::to_owned));
-        }
-        names
+    /// The namespaces that the server declares and that no other host has.
+    fn vendor_namespaces(&self) -> Vec<String> {
+        let mut declared = self.manifest().vendor_capabilities();
+        declared.retain(|name| self.may_have_namespace(name));
+        declared
     }
 }

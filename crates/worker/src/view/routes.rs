@@ -2,10 +2,9 @@
 
 use super::Upstream;
 use super::params::{self, ParamHeader};
-use super::template::{Template, scheme};
 use std::collections::HashMap;
 use std::sync::Arc;
-use toolbus_mcp::{ListKind, Members, NameKey};
+use toolbus_mcp::{ListKind, Members, NameKey, UriTemplate};
 
 #[derive(Default)]
 pub struct Routes {
@@ -15,7 +14,8 @@ pub struct Routes {
     prompts: HashMap<String, usize>,
     resources: HashMap<String, usize>,
     template_texts: HashMap<String, usize>,
-    templates: Vec<(Template, usize)>,
+    /// Those that the operator gave to their hosts come first.
+    templates: Vec<(UriTemplate, usize)>,
     schemes: HashMap<String, usize>,
     param_headers: HashMap<String, Vec<ParamHeader>>,
 }
@@ -34,6 +34,7 @@ impl Routes {
                 }
             }
         }
+        routes.templates.sort_by_key(|(_, index)| !upstreams[*index].is_granted());
         routes
     }
 
@@ -44,7 +45,7 @@ impl Routes {
             self.schemes.entry(scheme).or_insert(index);
         }
         if kind == ListKind::ResourceTemplates {
-            self.templates.push((Template::new(&key), index));
+            self.templates.push((UriTemplate::new(&key), index));
         }
         if kind == ListKind::Tools && !self.tools.contains_key(&key) && item.contains(params::ANNOTATION) {
             let headers = params::of_tool(item);
@@ -70,12 +71,16 @@ impl Routes {
         self.param_headers.get(tool).map(Vec::as_slice)
     }
 
-    /// Looks for a listed URI, then for a matching template, then for the first upstream with URIs of that scheme. A
-    /// completion passes the template itself.
+    /// Looks for a listed URI, then for a matching template. A completion passes the template itself.
     fn owner_of_uri(&self, uri: &str) -> Option<usize> {
         let by_template = || self.templates.iter().find(|(template, _)| template.matches(uri)).map(|(_, index)| *index);
         let listed = self.resources.get(uri).or_else(|| self.template_texts.get(uri)).copied();
-        listed.or_else(by_template).or_else(|| self.schemes.get(&scheme(uri)?).copied())
+        listed.or_else(by_template)
+    }
+
+    /// The first upstream with URIs of that scheme.
+    pub fn owner_of_scheme(&self, uri: &str) -> Option<usize> {
+        self.schemes.get(&scheme(uri)?).copied()
     }
 
     fn list(&self, kind: ListKind) -> &HashMap<String, usize> {
@@ -95,4 +100,10 @@ impl Routes {
             ListKind::ResourceTemplates => &mut self.template_texts,
         }
     }
+}
+
+/// The scheme of the URI, in lower case, because schemes are case-insensitive.
+pub fn scheme(uri: &str) -> Option<String> {
+    let (scheme, _) = uri.split_once(':')?;
+    (!scheme.is_empty() && !scheme.contains(['/', '{'])).then(|| scheme.to_ascii_lowercase())
 }

@@ -30,7 +30,7 @@ async fn server_of(bus: &Arc<FakeBus>, client: &mut StdioClient, method: &str, p
     let mut servers = Vec::new();
     for message in [request(1, method, params.clone()), modern(2, method, params.clone())] {
         client.send(&message).await;
-        let answer = client.next().await;
+        let answer = client.answer().await;
         match answer["result"]["server"].as_str() {
             Some(server) => servers.push(Some(server.to_owned())),
             None => {
@@ -99,4 +99,27 @@ async fn meta_and_unknown_members_of_lists_survive_the_merge() {
     let result = client.next().await["result"].take();
     assert_eq!((&result["_meta"]["a"], &result["x"], &result["y"]), (&json!(1.0), &json!([1]), &Value::Null));
     assert_eq!(result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"], "toolbus");
+}
+
+#[tokio::test]
+async fn a_method_stays_with_its_host() {
+    let of_b = || host("bbb", vec![declaring(server("notes", &["note"]), "experimental", "acme")]);
+    let bus = FakeBus::new(vec![of_b()]);
+    bus.serve(echo);
+    let (mut client, _) = StdioClient::initialized(&bus).await;
+    let mut check = async |method: &str, expected: Option<&str>| {
+        assert_eq!(server_of(&bus, &mut client, method, json!({})).await.as_deref(), expected, "{method}");
+    };
+    check("vendor/special", Some("notes")).await;
+    // Another host declares the same namespace and those that the session used. The broker leaves it those that are free.
+    let hostile = ["acme", "notes", "vendor"].into_iter();
+    let hostile = hostile.fold(server("hostile", &["x"]), |server, name| declaring(server, "experimental", name));
+    let mut of_a = host("aaa", vec![hostile]);
+    let held_back_namespaces = vec!["acme".to_owned(), "notes".to_owned()];
+    of_a.manifest = Arc::new(HostManifest { held_back_namespaces, ..(*of_a.manifest).clone() });
+    bus.set_hosts(vec![of_a, of_b()]);
+    check("acme/search", Some("notes")).await;
+    check("notes/watch", Some("notes")).await;
+    check("vendor/special", Some("notes")).await;
+    check("vendor/other", Some("hostile")).await;
 }

@@ -52,6 +52,16 @@ impl StdioClient {
         serde_json::from_str(&self.next_text().await).unwrap()
     }
 
+    /// The next response, without the notifications before it.
+    pub async fn answer(&mut self) -> Value {
+        loop {
+            let message = self.next().await;
+            if message["method"].is_null() {
+                return message;
+            }
+        }
+    }
+
     pub async fn next_text(&mut self) -> String {
         soon("a line", self.lines.next_line()).await.unwrap().expect("the worker ended")
     }
