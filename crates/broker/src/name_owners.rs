@@ -1,6 +1,7 @@
 //! Which host owns which name. The first host that offers a name keeps it, also while it is away, until a rule of the
 //! operator gives the name to another one.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use toolbus_mcp::ListKind;
 use toolbus_policy::{Offer, PolicySet, confusable_key};
@@ -177,16 +178,22 @@ impl NameOwners {
         let owners: Vec<(String, String, String)> = serde_json::from_value(stored.get("owners")?.clone()).ok()?;
         let mut read = Self { hosts, ..Self::default() };
         for (kind, name, owner) in owners {
-            *read.counts.entry(owner.clone()).or_default() += 1;
-            read.owners.insert((kind, name), owner);
+            // An earlier version folded case differently.
+            if let Entry::Vacant(free) = read.owners.entry((kind, visible(&name))) {
+                *read.counts.entry(owner.clone()).or_default() += 1;
+                free.insert(owner);
+            }
         }
         Some(read)
     }
 }
 
 fn key(kind: ListKind, name: &str) -> (String, String) {
-    let visible = confusable_key(name).chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect();
-    (kind.method().to_owned(), visible)
+    (kind.method().to_owned(), visible(name))
+}
+
+fn visible(name: &str) -> String {
+    confusable_key(name).chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect()
 }
 
 #[cfg(test)]
@@ -218,6 +225,14 @@ mod tests {
             assert_eq!(claim(&mut owners, "aaa", name), Err(HoldReason::OwnedBy("bbb".into())), "{name:?}");
         }
         assert_eq!(claim(&mut owners, "aaa", "echo_2"), Ok(()));
+        for (name, other) in [("straße", "STRASSE"), ("ΟΔΟΣ", "οδος"), ("ﬁle", "FILE")] {
+            assert_eq!(claim(&mut owners, "bbb", name), Ok(()));
+            assert_eq!(claim(&mut owners, "aaa", other), Err(HoldReason::OwnedBy("bbb".into())), "{name} {other}");
+        }
+        let stored = r#"{"hosts":["bbb"],"owners":[["tools/list","straße","bbb"]]}"#;
+        let mut of_an_earlier_version = NameOwners::from_text(stored.as_bytes()).expect("the stored form");
+        let taken = claim(&mut of_an_earlier_version, "aaa", "STRASSE");
+        assert_eq!(taken, Err(HoldReason::OwnedBy("bbb".into())));
     }
 
     #[test]
