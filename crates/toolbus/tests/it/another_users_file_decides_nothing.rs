@@ -72,7 +72,8 @@ async fn a_running_service_takes_no_rules_of_another_user_from_the_file_that_it_
         symlink(link, new).expect("a link");
     };
     let by_mode = |new: &Path| fs::set_permissions(new, Permissions::from_mode(0o666)).expect("a mode");
-    let ways: [(&str, &dyn Fn(&Path)); 4] =
+    type Way<'a> = (&'a str, &'a dyn Fn(&Path));
+    let ways: [Way<'_>; 4] =
         [("owner", &give_away), ("mode", &by_mode), ("link", &by_link), ("two links", &by_two_links)];
     for (n, (way, change)) in ways.into_iter().enumerate() {
         replace(&file, EVIL, change);
