@@ -11,6 +11,7 @@ mod rights;
 mod share;
 mod text;
 mod time;
+mod trusted;
 
 pub use backoff::Backoff;
 pub use boxed::BoxFuture;
@@ -19,10 +20,12 @@ pub use hex::{from_hex, from_hex_of_any_length, hex};
 pub use names::{DEAD_LETTER_SUFFIX, principal_of};
 pub use nearest::{MIN_SIMILARITY, nearest, or_list, similarity};
 pub use private::{
-    UnsafePath, UnsafeReason, check_trusted, open_private, open_unlinked, private_folder, private_root, read_private,
-    read_private_text, refuse_link,
+    UnsafePath, UnsafeReason, open_private, open_unlinked, private_folder, read_private, read_private_text, refuse_link,
 };
 pub use rights::Rights;
 pub use share::Share;
-pub use text::{escaped, terminal_line, terminal_text};
+pub use text::{escaped, fold_case, terminal_line, terminal_text};
 pub use time::now_ms;
+pub use trusted::{
+    Trust, append_to_trusted, check_trusted, open_trusted, private_root, read_trusted, read_trusted_text,
+};

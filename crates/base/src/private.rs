@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const FOLDER_MODE: u32 = 0o700;
-const FILE_MODE: u32 = 0o600;
+pub(crate) const FILE_MODE: u32 = 0o600;
 /// Set on folders that all users share, such as /tmp.
 const STICKY: u32 = 0o1000;
 const ROOT: u32 = 0;
@@ -59,7 +59,7 @@ impl UnsafePath {
         None
     }
 
-    fn error(path: &Path, reason: UnsafeReason) -> io::Error {
+    pub(crate) fn error(path: &Path, reason: UnsafeReason) -> io::Error {
         io::Error::other(Self { path: path.to_owned(), reason })
     }
 }
@@ -96,33 +96,12 @@ pub fn private_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Resolves the path of a data or state folder itself: it may be a link, as systemd makes for a dynamic user, if the link
-/// is the user's or root's. Links inside it are refused by [`private_folder`].
-pub fn private_root(path: &Path) -> io::Result<PathBuf> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if found.is_symlink() => {
-            check_owner(path, &found)?;
-            path.canonicalize()
-        }
-        _ => Ok(path.to_owned()),
-    }
-}
-
 /// Refuses a symbolic link. A missing path is none.
 pub fn refuse_link(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => Err(UnsafePath::error(path, UnsafeReason::Link)),
         _ => Ok(()),
     }
-}
-
-/// Checks a file outside of private folders that is trusted nevertheless: it must be the user's or root's, as must a link
-/// to it, and not writable by all.
-pub fn check_trusted(path: &Path) -> io::Result<Metadata> {
-    check_owner(path, &fs::symlink_metadata(path)?)?;
-    let target = fs::metadata(path)?;
-    check_owner(path, &target)?;
-    if target.mode() & 0o002 != 0 { Err(UnsafePath::error(path, UnsafeReason::Shared)) } else { Ok(target) }
 }
 
 /// Opens a file of a private folder; one that is created gets mode 0600.
@@ -159,7 +138,7 @@ pub fn read_private_text(path: &Path) -> io::Result<String> {
 }
 
 /// Whether a file belongs to this process's user or to root.
-fn is_own(metadata: &Metadata) -> bool {
+pub(crate) fn is_own(metadata: &Metadata) -> bool {
     metadata.uid() == ROOT || metadata.uid() == rustix::process::geteuid().as_raw()
 }
 

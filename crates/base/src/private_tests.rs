@@ -36,7 +36,7 @@ fn links_are_refused_as_folder_as_file_and_in_a_folder() {
     fs::write(real.join("f"), "1").expect("a file");
     symlink(&real, &link).expect("a link");
     assert_eq!(reason(private_folder(&link)), Some(UnsafeReason::Link));
-    assert_eq!(private_root(&link).expect("its own link"), real.canonicalize().expect("a folder"));
+    assert_eq!(crate::private_root(&link).expect("its own link"), real.canonicalize().expect("a folder"));
     let missing = root.path().join("missing");
     symlink(root.path().join("nothing"), &missing).expect("a link");
     assert_eq!(reason(private_folder(&missing)), Some(UnsafeReason::Link));

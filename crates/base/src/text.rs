@@ -11,9 +11,12 @@ pub fn terminal_text(text: &str) -> Cow<'_, str> {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
+    let (mut before, mut rest) = (None, text.chars().peekable());
+    while let Some(c) = rest.next() {
+        let is_style = matches!(c, '\u{fe0e}' | '\u{fe0f}') && has_styles(before, rest.peek().copied());
+        before = Some(c);
         match c {
-            c if is_harmless(c) => shown.push(c),
+            c if is_harmless(c) || is_style => shown.push(c),
             // In JSON it can only be white space between values.
             '\r' => shown.push(' '),
             c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
@@ -30,6 +33,17 @@ pub fn terminal_line(text: &str) -> String {
     terminal_text(line.trim()).into_owned()
 }
 
+/// Folds case so that texts which differ only in case become equal, in all scripts: `ß` and `SS`, or the two forms of a
+/// Greek sigma, are one letter only in capitals, and `ẞ` becomes the same only from its small letter.
+pub fn fold_case(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
+    }
+    // Letter by letter, because `str::to_lowercase` takes the place of a sigma into account.
+    let small = text.chars().flat_map(char::to_lowercase);
+    small.flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
+}
+
 /// Escapes every character that can't be seen, line breaks included: it can hide instructions to a model.
 pub fn escaped(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -39,10 +53,21 @@ pub fn escaped(text: &str) -> String {
     shown
 }
 
-/// Spaces other than the usual one, and the style of an emoji, occur in ordinary text.
+/// Whether a character may be shown as text or as an emoji. Behind any other, the choice would be invisible, and could
+/// make two names look alike or hide data.
+fn has_styles(before: Option<char>, after: Option<char>) -> bool {
+    const KEYCAP: char = '\u{20e3}';
+    match before {
+        Some('0'..='9' | '#' | '*') => after == Some(KEYCAP),
+        Some('©' | '®' | '\u{203c}'..='\u{2bff}' | '〰' | '〽' | '㊗' | '㊙' | '\u{1f000}'..='\u{1faff}') => true,
+        _ => false,
+    }
+}
+
+/// Spaces other than the usual one occur in ordinary text.
 fn is_harmless(c: char) -> bool {
-    let is_ordinary = matches!(c, '\n' | '\t' | '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}')
-        || matches!(c, '\u{fe00}'..='\u{fe0f}' | '\u{fffd}');
+    let is_ordinary =
+        matches!(c, '\n' | '\t' | '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}') || c == '\u{fffd}';
     is_ordinary || is_visible(c)
 }
 
@@ -62,6 +87,8 @@ mod tests {
     fn characters_that_control_a_terminal_or_hide_text_are_escaped_as_in_json() {
         let check = |text: &str, shown: &str| assert_eq!(terminal_text(text), shown, "{text:?}");
         check("a\tb\nü 日本 👍\u{fe0f} 10\u{202f}000", "a\tb\nü 日本 👍\u{fe0f} 10\u{202f}000");
+        check("1\u{fe0f}\u{20e3} ©\u{fe0f}", "1\u{fe0f}\u{20e3} ©\u{fe0f}");
+        check("sleep\u{fe0f}2\u{fe0f} \u{fe00}👍\u{fe0f}\u{fe0f}", "sleep\\ufe0f2\\ufe0f \\ufe00👍\u{fe0f}\\ufe0f");
         check("\u{1b}[2J\u{7}\u{7f}\u{9b}", "\\u001b[2J\\u0007\\u007f\\u009b");
         check("a\r\nb", "a \nb");
         let hidden = "\u{200b}\u{200d}\u{200e}\u{200f}\u{61c}\u{2028}\u{2029}\u{feff}\u{ad}\u{2060}";
@@ -69,6 +96,22 @@ mod tests {
             check(&c.to_string(), &format!("\\u{:04x}", u32::from(c)));
         }
         check("\u{e0041}", "\\udb40\\udc41");
+    }
+
+    #[test]
+    fn texts_that_differ_only_in_case_are_folded_to_the_same() {
+        let alike = [
+            ("Echo", "ECHO"),
+            ("straße", "STRASSE"),
+            ("straße", "STRAẞE"),
+            ("οδος", "ΟΔΟΣ"),
+            ("k", "\u{212a}"),
+            ("É", "é"),
+        ];
+        for (one, other) in alike {
+            assert_eq!(fold_case(one), fold_case(other), "{one} {other}");
+        }
+        assert_ne!(fold_case("é"), fold_case("e"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Which host owns which name. The first host that offers a name keeps it, also while it is away, until a rule of the
 //! operator gives the name to another one. The members of a pool own their names together.
 
-use crate::name_spaces::{Covered, Covering, NameKind, key};
+use crate::name_spaces::{Covered, Covering, NameKind, key, visible};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 use toolbus_mcp::ListKind;
 use toolbus_policy::{Offer, PolicySet, normal_uri};
@@ -275,8 +276,11 @@ impl NameOwners {
         let pools = stored.get("pools").map(|pools| serde_json::from_value(pools.clone())).transpose().ok()?;
         let mut read = Self { hosts, pools: pools.unwrap_or_default(), ..Self::default() };
         for (kind, name, owner) in owners {
-            *read.counts.entry(owner.clone()).or_default() += 1;
-            read.owners.insert((kind, name), owner);
+            // An earlier version folded case differently.
+            if let Entry::Vacant(free) = read.owners.entry((kind, visible(&name))) {
+                *read.counts.entry(owner.clone()).or_default() += 1;
+                free.insert(owner);
+            }
         }
         Some(read)
     }
@@ -353,6 +357,14 @@ mod tests {
             assert_eq!(claim(&mut owners, "aaa", name), Err(HoldReason::OwnedBy("bbb".into())), "{name:?}");
         }
         assert_eq!(claim(&mut owners, "aaa", "echo_2"), Ok(()));
+        for (name, other) in [("straße", "STRASSE"), ("ΟΔΟΣ", "οδος"), ("ﬁle", "FILE")] {
+            assert_eq!(claim(&mut owners, "bbb", name), Ok(()));
+            assert_eq!(claim(&mut owners, "aaa", other), Err(HoldReason::OwnedBy("bbb".into())), "{name} {other}");
+        }
+        let stored = r#"{"hosts":["bbb"],"owners":[["tools/list","straße","bbb"]]}"#;
+        let mut of_an_earlier_version = NameOwners::from_text(stored.as_bytes()).expect("the stored form");
+        let taken = claim(&mut of_an_earlier_version, "aaa", "STRASSE");
+        assert_eq!(taken, Err(HoldReason::OwnedBy("bbb".into())));
     }
 
     #[test]

@@ -46,7 +46,8 @@ pub(crate) fn key(kind: NameKind, name: &str) -> (String, String) {
     (kind.label().to_owned(), text)
 }
 
-fn visible(name: &str) -> String {
+/// A name without what can't be seen.
+pub(crate) fn visible(name: &str) -> String {
     confusable_key(name).chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect()
 }
 

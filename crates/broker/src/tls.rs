@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use toolbus_base::read_trusted;
 use toolbus_identity::FileMark;
 
 /// How often the files are checked for changes.
@@ -41,6 +42,14 @@ pub enum TlsError {
     /// A PEM file can't be read.
     #[error("can't read {}: {source}", path.display())]
     Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file is not valid PEM, or lacks what is expected in it.
+    #[error("can't read {}: {source}", path.display())]
+    Pem {
         /// The file.
         path: PathBuf,
         /// The cause.
@@ -98,8 +107,8 @@ impl TlsSettings {
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let unreadable = |source| TlsError::Read { path: self.key.clone(), source };
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(unreadable)?;
+        let unreadable = |source| TlsError::Pem { path: self.key.clone(), source };
+        let key = PrivateKeyDer::from_pem_slice(&pem_file(&self.key)?).map_err(unreadable)?;
         let (certificate, key_path) = (self.certificate.clone(), self.key.clone());
         let pair = |source| TlsError::Pair { certificate, key: key_path, source };
         let mut config = builder.with_single_cert(certificates(&self.certificate)?, key).map_err(pair)?;
@@ -185,9 +194,14 @@ pub fn client_certificate(stream: &TlsStream<TcpStream>) -> Option<Bytes> {
     session.peer_certificates()?.first().map(|certificate| Bytes::copy_from_slice(certificate))
 }
 
+/// All files decide who is on the other end of a connection, so they must not be another user's.
+fn pem_file(path: &Path) -> Result<Vec<u8>, TlsError> {
+    read_trusted(path).map_err(|source| TlsError::Read { path: path.to_owned(), source })
+}
+
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = |source| TlsError::Read { path: path.to_owned(), source };
-    let found: Vec<_> = CertificateDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)?;
+    let unreadable = |source| TlsError::Pem { path: path.to_owned(), source };
+    let found = CertificateDer::pem_slice_iter(&pem_file(path)?).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
     if found.is_empty() {
         return Err(TlsError::NoCertificate { path: path.to_owned() });
     }
@@ -236,6 +250,32 @@ mod tests {
         assert!(Arc::ptr_eq(&original, &current()), "the file may still be being written");
         tls.reload_if_changed();
         assert!(!Arc::ptr_eq(&original, &current()));
+    }
+
+    /// Only root can give files away, so other users skip this.
+    #[test]
+    fn files_of_another_user_are_refused_at_the_start_and_when_they_are_read_again() {
+        let (folder, first, second) = (TempDir::new().expect("a folder"), pair(), pair());
+        let own = settings(&folder, &first);
+        let tls = Tls::load(own.clone()).expect("a good pair");
+        let original = Arc::clone(&tls.config.read().expect("not poisoned"));
+        settings(&folder, &second);
+        for file in [&own.certificate, &own.key] {
+            if std::os::unix::fs::chown(file, Some(65_534), None).is_err() {
+                return;
+            }
+            let refused = own.check().expect_err("another user's file");
+            assert!(toolbus_base::UnsafePath::in_chain(&refused).is_some(), "{refused}");
+            tls.reload_if_changed();
+            tls.reload_if_changed();
+            assert!(Arc::ptr_eq(&original, &tls.config.read().expect("not poisoned")));
+            std::os::unix::fs::chown(file, Some(0), None).expect("taken back");
+        }
+        let ca = TlsSettings { client_ca: Some(folder.path().join("ca.pem")), ..own.clone() };
+        fs::write(folder.path().join("ca.pem"), &first.certificate).expect("written");
+        assert!(ca.check().is_ok());
+        std::os::unix::fs::chown(folder.path().join("ca.pem"), Some(65_534), None).expect("given away");
+        assert!(ca.check().is_err());
     }
 
     #[test]

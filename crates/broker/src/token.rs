@@ -1,9 +1,8 @@
 //! Reads a token file.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use toolbus_base::{check_trusted, read_private_text};
+use toolbus_base::{read_private_text, read_trusted_text};
 
 /// Why a token file can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +26,7 @@ pub enum TokenError {
 /// Reads a token from a file and trims surrounding whitespace. The file must not be another user's, or writable by all:
 /// its author would choose the identity, and read what is sent to it.
 pub fn read_token(path: &Path) -> Result<String, TokenError> {
-    token_in(path, check_trusted(path).and_then(|_| fs::read_to_string(path)))
+    token_in(path, read_trusted_text(path))
 }
 
 /// Reads a token from a file of a data folder, which must not be a link or another user's.

@@ -89,10 +89,20 @@ const FORWARDING_HEADERS: &[&str] = &[
     "x-proxyuser-ip",
     "true-client-ip",
     "fastly-client-ip",
+    "x-remote-ip",
+    "x-remote-addr",
+    "remote-addr",
+    "x-scheme",
+    "x-nginx-proxy",
+    "x-tunnel-authorization",
+    "x-coming-from",
+    "incap-client-ip",
+    "proxy-client-ip",
+    "wl-proxy-client-ip",
+    "cdn-loop",
     "proxy-connection",
 ];
 const FORWARDING_PREFIXES: &[&str] = &[
-    "x-forwarded",
     "x-original-",
     "x-envoy-",
     "x-amzn-",
@@ -102,14 +112,21 @@ const FORWARDING_PREFIXES: &[&str] = &[
     "fly-",
     "tailscale-",
     "ngrok-",
+    "akamai-",
+    "x-akamai-",
+    "x-vercel-",
 ];
+/// In all names of headers that proxies invent for it.
+const FORWARDED: &str = "forwarded";
 
 /// Whether a request on a loopback connection was made on this machine: it names a loopback host, and no header says that
 /// a proxy or tunnel on this machine forwards it.
 pub fn is_local_request<B>(request: &Request<B>) -> bool {
     let headers = request.headers();
     let is_forwarding = |name: &str| {
-        FORWARDING_HEADERS.contains(&name) || FORWARDING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        let name = name.replace('_', "-");
+        let begins = || FORWARDING_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        name.contains(FORWARDED) || FORWARDING_HEADERS.contains(&name.as_str()) || begins()
     };
     headers.get_all(HOST).iter().all(|host| authority(host).is_some_and(|host| is_loopback(&host)))
         && request.uri().authority().is_none_or(is_loopback)

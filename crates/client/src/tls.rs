@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use toolbus_base::read_trusted;
 
 pub async fn connect(
     socket: TcpStream,
@@ -93,7 +94,7 @@ fn config(options: &TlsOptions) -> BrokerResult<ClientConfig> {
         (None, None) => builder.with_no_client_auth(),
         (Some(certificate), Some(key)) => {
             let chain = certificates(certificate)?;
-            let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+            let secret = PrivateKeyDer::from_pem_slice(&pem_file(key)?).map_err(|error| unreadable(key, &error))?;
             builder.with_client_auth_cert(chain, secret).map_err(|error| unreadable(certificate, &error))?
         }
         _ => return Err(BrokerError::Tls("--client-cert and --client-key must be given together".into())),
@@ -129,12 +130,17 @@ fn system_roots() -> BrokerResult<Arc<RootCertStore>> {
 }
 
 fn certificates(path: &Path) -> BrokerResult<Vec<CertificateDer<'static>>> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = read.map_err(|error| unreadable(path, &error))?;
+    let found = CertificateDer::pem_slice_iter(&pem_file(path)?).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|error| unreadable(path, &error))?;
     if found.is_empty() {
         return Err(unreadable(path, &"it contains no certificate"));
     }
     Ok(found)
+}
+
+/// The files decide which broker is trusted and who this client is, so they must not be another user's.
+fn pem_file(path: &Path) -> BrokerResult<Vec<u8>> {
+    read_trusted(path).map_err(|source| BrokerError::TlsFile { path: path.to_owned(), source: Arc::new(source) })
 }
 
 fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> BrokerError {

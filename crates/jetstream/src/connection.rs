@@ -8,6 +8,7 @@ use std::error::Error;
 use std::fmt::{Debug, Formatter};
 use std::path::PathBuf;
 use std::time::Duration;
+use toolbus_base::{check_trusted, read_trusted_text};
 
 /// How long the first connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -66,8 +67,8 @@ pub(crate) async fn connect(
 ) -> Result<Client, ClusterError> {
     let mut options = ConnectOptions::new().name("toolbus").connection_timeout(ANSWER * 2).require_tls(tls.required);
     if let Some(file) = &tls.ca_file {
-        // A missing file would be reported as an error of TLS without its name.
-        std::fs::metadata(file).map_err(|source| ClusterError::File { path: file.clone(), source })?;
+        // The library reads it. It would report a missing file as an error of TLS without its name.
+        check_trusted(file).map_err(|source| ClusterError::File { path: file.clone(), source })?;
         options = options.add_root_certificates(file.clone());
     }
     options = match &servers.login {
@@ -76,8 +77,9 @@ pub(crate) async fn connect(
         None => options,
     };
     if let Some(file) = credentials {
-        let read = options.credentials_file(file).await;
-        options = read.map_err(|source| ClusterError::File { path: file.clone(), source })?;
+        let unusable = |source| ClusterError::File { path: file.clone(), source };
+        let text = read_trusted_text(file).map_err(unusable)?;
+        options = options.credentials(&text).map_err(unusable)?;
     }
     let connecting = options.connect(servers.addresses.clone());
     let connected = tokio::time::timeout(CONNECT, connecting).await;

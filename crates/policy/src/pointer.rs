@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use toolbus_base::fold_case;
 
 pub const MAX_POINTER_DEPTH: usize = 32;
 
@@ -72,7 +73,7 @@ impl Pointers {
     pub fn add(&mut self, pointer: &str) -> Result<usize, PointerError> {
         let mut at = 0;
         for name in tokens(pointer)? {
-            let folded = folded(&name);
+            let folded = fold_case(&name);
             let known = self.nodes[at].children.get(&folded);
             let child = known.and_then(|known| known.iter().find(|(exact, _)| *exact == name)).map(|(_, child)| *child);
             at = child.unwrap_or_else(|| {
@@ -113,11 +114,6 @@ fn tokens(pointer: &str) -> Result<Vec<String>, PointerError> {
     };
     let tokens: Vec<String> = parts.split('/').map(token).collect::<Result<_, _>>()?;
     if tokens.len() > MAX_POINTER_DEPTH { Err(PointerError::TooDeep) } else { Ok(tokens) }
-}
-
-/// Case folding that covers all scripts: some letters become equal only after `to_uppercase`.
-fn folded(key: &str) -> String {
-    if key.is_ascii() { key.to_ascii_lowercase() } else { key.to_uppercase().to_lowercase() }
 }
 
 struct Search<'p, 'd> {
@@ -168,7 +164,7 @@ impl<'p> Search<'p, '_> {
                 self.scan.skip_value()?;
                 continue;
             };
-            let similar = current.children.get(&folded(&key)).map(Vec::as_slice).unwrap_or_default();
+            let similar = current.children.get(&fold_case(&key)).map(Vec::as_slice).unwrap_or_default();
             match similar.iter().find(|(exact, _)| *exact == key) {
                 Some((_, child)) if !seen.contains(child) => {
                     seen.push(*child);

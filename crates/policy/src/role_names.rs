@@ -1,5 +1,6 @@
 //! Role names are compared byte by byte. This module rejects invisible characters and detects confusable names.
 
+use toolbus_base::fold_case;
 use unicode_normalization::UnicodeNormalization;
 
 /// Why a text can't be the name of a role.
@@ -17,7 +18,7 @@ pub fn rejection(role: &str) -> Option<&'static str> {
 
 /// A key that is equal for names that a reader would confuse.
 pub fn confusable_key(name: &str) -> String {
-    name.nfkc().flat_map(char::to_lowercase).nfkc().filter(|c| !is_invisible(*c)).collect()
+    fold_case(&name.nfkc().collect::<String>()).nfkc().filter(|c| !is_invisible(*c)).collect()
 }
 
 /// Joiners, direction marks and similar.

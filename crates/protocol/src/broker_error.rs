@@ -1,7 +1,11 @@
 //! The error of the library: of the client, and of the broker in the same process, which converts into it.
 
 use crate::{BodyError, ErrorCode, MsgId};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+use toolbus_base::UnsafePath;
 
 /// Result of an operation of the library.
 pub type BrokerResult<T> = Result<T, BrokerError>;
@@ -42,6 +46,14 @@ pub enum BrokerError {
     /// One side rejects the other's certificate, or only one side speaks TLS.
     #[error("TLS connection to the broker failed: {0}")]
     Tls(String),
+    /// A file with certificates or a key for TLS can't be read, or is another user's.
+    #[error("{} can't be used: {source}", path.display())]
+    TlsFile {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: Arc<io::Error>,
+    },
     /// The token was not sent because the destination is outside the token's scope.
     #[error("the token was not sent: {reason}")]
     TokenWithheld {
@@ -81,6 +93,7 @@ impl BrokerError {
         match self {
             Self::Auth { code, .. } | Self::Rejected { code, .. } | Self::Server { code, .. } => *code,
             Self::TokenWithheld { code, .. } | Self::Busy { code, .. } => Some(*code),
+            Self::TlsFile { .. } => UnsafePath::in_chain(self).map(|_| ErrorCode::UnsafePath),
             _ => None,
         }
     }

@@ -2,10 +2,10 @@
 
 use crate::error::ShipError;
 use crate::target::Sink;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use toolbus_base::append_to_trusted;
 
 pub struct FileSink {
     path: PathBuf,
@@ -18,7 +18,7 @@ impl FileSink {
 
     /// Opened for every batch, so that the file may be moved away and the mount may come back.
     fn append(&self, lines: &[String]) -> io::Result<()> {
-        let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&self.path)?;
+        let mut file = append_to_trusted(&self.path)?;
         let mut text = String::new();
         if !ends_with_a_line(&mut file)? {
             text.push('\n');

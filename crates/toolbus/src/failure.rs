@@ -165,6 +165,8 @@ pub enum Failure {
     Pins(#[from] toolbus_host::pins::PinFileError),
     #[error("no host has recorded any tools in {} yet", folder.display())]
     NoPins { folder: PathBuf },
+    #[error("no definition is approved, so {} was not written", file.display())]
+    NothingApproved { file: PathBuf },
     #[error("{tool:?} is not held back")]
     NotHeldBack { tool: String },
     #[error("the definition of {server}/{tool} no longer has the given hash; nothing was approved")]

@@ -1,6 +1,6 @@
 //! The persistent state of a host: pins, approvals, audit log and call journal, in a folder of its own.
 
-use crate::config::JournalSettings;
+use crate::config::{ConfigFile, JournalSettings};
 use crate::failure::Failure;
 use crate::folders;
 use clap::Args;
@@ -23,7 +23,7 @@ pub struct StateFolder {
     /// The folder of `--state`.
     pub state: Option<PathBuf>,
     /// The toolbus.toml that is used.
-    pub config: Option<PathBuf>,
+    pub config: Option<ConfigFile>,
     pub pin: PinMode,
     pub journal: JournalSettings,
     /// Where lines of the audit log are copied to.
@@ -45,10 +45,11 @@ impl StateFolder {
         };
         folders::private(&folder)?;
         let (audit, shipper) = open_audit(&folder, &format!("host {name}"), self.ship_audit.as_ref())?;
-        let lock_file = lock_file(self.config.as_deref()).unwrap_or_else(|| folder.join(LOCK_FILE));
+        let lock_file = self.config.as_ref().map_or_else(|| folder.join(LOCK_FILE), ConfigFile::lock_file);
         let pins = PinOptions {
             state: Some(folder.clone()),
             lock_file: Some(lock_file),
+            lock_trust: self.config.as_ref().map(ConfigFile::trust_beside).unwrap_or_default(),
             mode: self.pin,
             audit: Some(audit.clone()),
         };
@@ -82,11 +83,6 @@ pub fn open_audit(state: &Path, source: &str, target: Option<&Target>) -> Result
     let log = AuditLog::open(&folder, AuditOptions::default())?;
     let shipper = target.map(|target| Shipper::start(&folder, source, target, ShipOptions::default())).transpose();
     Ok((log, shipper.map_err(Failure::Runtime)?))
-}
-
-/// The lock file, in the folder of its configuration file.
-pub fn lock_file(config: Option<&Path>) -> Option<PathBuf> {
-    Some(config?.parent()?.join(LOCK_FILE))
 }
 
 /// Options for the folders that a command reads.

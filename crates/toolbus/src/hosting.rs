@@ -1,12 +1,12 @@
 //! Options shared by `up` and `host`: which servers to host, under which name, and with which rules.
 
 use crate::commands::parse_duration;
-use crate::config::{Asking, Config, ConfigFailure};
+use crate::config::{Asking, Config, ConfigFailure, ConfigFile};
 use crate::failure::Failure;
 use crate::host_state::StateFolder;
 use clap::Args;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use toolbus_base::Backoff;
 use toolbus_host::{HostLimits, HostOptions, LivePolicy};
@@ -99,8 +99,8 @@ impl HostingArgs {
     }
 
     /// Reads the file of the start again. If it is missing, no other file replaces it.
-    pub fn read_again(&self, file: &Path) -> Result<Config, ConfigFailure> {
-        Config::load(Some(file), self.mcp_config.as_deref(), Asking::Never)
+    pub fn read_again(&self, file: &ConfigFile) -> Result<Config, ConfigFailure> {
+        Config::load_from(Some(file.clone()), self.mcp_config.as_deref(), Asking::Never)
     }
 
     /// Builds the host of the configured servers, or of the demo server if there are none and `or_demo` is set.
@@ -129,7 +129,7 @@ impl HostingArgs {
         let limits = HostLimits { caller_grace: config.caller_grace, drain: self.drain, ..HostLimits::default() };
         let pool = self.pool.clone();
         let options = HostOptions { policy, connection, limits, pool, ..HostOptions::new(HostConfig { servers }) };
-        Ok(Hosting { name, is_named, options, demo, config_file: config.file.clone() })
+        Ok(Hosting { name, is_named, options, demo, config_file: config.file.as_ref().map(|file| file.path.clone()) })
     }
 }
 

@@ -30,9 +30,9 @@ pub async fn for_host(
     let Some(file) = config.file.clone() else { return };
     let fixed = |config: &Config| (config.listen, config.data.clone(), config.name.clone(), config.servers.clone());
     let mut running = fixed(&config);
-    let path = file.clone();
-    watch_file(&file, stop, move || {
-        let Some(config) = log_error(args.read_again(&path)) else { return };
+    let path = file.path.clone();
+    watch_file(&path, stop, move || {
+        let Some(config) = log_error(args.read_again(&file)) else { return };
         let now = fixed(&config);
         let changed = [
             ("listen", now.0 != running.0),
@@ -52,9 +52,9 @@ pub async fn for_host(
 pub async fn for_broker(local: LocalBroker, mode: Identities, policy: Arc<LivePolicy>, stop: CancellationToken) {
     let Some(file) = local.file.clone() else { return };
     let mut running = (local.listen, local.data);
-    let path = file.clone();
-    watch_file(&file, stop, move || {
-        let Some(local) = log_error(LocalBroker::load(Some(&path))) else { return };
+    let path = file.path.clone();
+    watch_file(&path, stop, move || {
+        let Some(local) = log_error(LocalBroker::load_from(file.clone())) else { return };
         let changed = [("listen", local.listen != running.0), ("data", local.data != running.1)];
         warn_restart_needed(changed.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key));
         running = (local.listen, local.data);

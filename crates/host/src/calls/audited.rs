@@ -3,7 +3,8 @@
 
 use super::answers::code_of;
 use super::authorise::Authorised;
-use super::slot::Slot;
+use super::slot::{Deferred, Slot};
+use crate::catalog::names::own_name;
 use crate::failure;
 use crate::host::Host;
 use std::sync::Arc;
@@ -13,11 +14,20 @@ use toolbus_mcp::RpcError;
 use toolbus_policy::Effect;
 use toolbus_protocol::ErrorCode;
 
+/// Whether a decision is audited now.
+enum Deferral {
+    None,
+    Wait,
+    /// The wait is over; the first decision has the rule.
+    Over(Arc<Authorised>),
+}
+
 impl Host {
     /// The decision about a request if it needs no audit record; `None` if it does.
     pub(super) fn authorised_at_once(&self, slot: &Slot, again: bool) -> Option<Grant> {
         let is_unnamed = slot.parsed.subject.name.is_none();
-        if !again && !is_unnamed && self.options.audit.is_some() {
+        let is_deferred = matches!(slot.state().deferred, Deferred::Until(_));
+        if (is_deferred || (!again && !is_unnamed)) && self.options.audit.is_some() {
             return None;
         }
         self.authorise(slot, again).ok().map(|authorised| authorised.grant())
@@ -30,12 +40,44 @@ impl Host {
         if decided.is_ok() && !again && self.needs_synced_start(slot) {
             self.options.journal.expect_sync();
         }
-        let is_routine = again || slot.parsed.subject.name.is_none();
+        let is_unnamed = slot.parsed.subject.name.is_none();
+        let (is_routine, audited) = match self.deferral(slot, &decided, again) {
+            Deferral::Wait => return decided.map(|authorised| authorised.grant()),
+            Deferral::Over(first) => (false, decided.clone().map(|_| first)),
+            Deferral::None => (again || is_unnamed, decided.clone()),
+        };
         match &self.options.audit {
-            Some(audit) if decided.is_err() || !is_routine => audit_decision(audit, slot, &decided).await?,
+            Some(audit) if decided.is_err() || !is_routine => audit_decision(audit, slot, &audited).await?,
             _ => {}
         }
         decided.map(|authorised| authorised.grant())
+    }
+
+    /// Defers the audit of a call of a tool that the catalog does not have, until the connection's own list is known.
+    fn deferral(&self, slot: &Slot, decided: &Result<Arc<Authorised>, RpcError>, again: bool) -> Deferral {
+        let mut state = slot.state();
+        match (std::mem::take(&mut state.deferred), decided) {
+            (Deferred::Until(first), Err(_)) => {
+                state.deferred = Deferred::Refused;
+                Deferral::Over(first)
+            }
+            (Deferred::Until(first), Ok(_)) if state.listed.is_some() => Deferral::Over(first),
+            (Deferred::Until(first), Ok(_)) => {
+                state.deferred = Deferred::Until(first);
+                Deferral::Wait
+            }
+            (_, Ok(first)) if !again && first.effect == Effect::Allow && self.is_unlisted(slot) => {
+                state.deferred = Deferred::Until(Arc::clone(first));
+                Deferral::Wait
+            }
+            _ => Deferral::None,
+        }
+    }
+
+    fn is_unlisted(&self, slot: &Slot) -> bool {
+        let (config, tool) = (&slot.server.config, slot.parsed.named_tool());
+        let own = tool.and_then(|visible| own_name(config.prefix.as_deref(), visible));
+        !config.dynamic_tools && own.is_some_and(|own| !self.catalog.lists_tool(slot.server.index, own))
     }
 
     /// Audits the end of a call, once.
@@ -47,7 +89,14 @@ impl Host {
     /// The record of the end of a call that is not audited yet.
     pub(super) fn end_of(&self, slot: &Slot) -> Option<Record> {
         let (outcome, result_bytes) = slot.state().outcome.take()?;
-        if self.options.audit.is_none() || slot.parsed.subject.name.is_none() {
+        let audit = self.options.audit.as_ref().filter(|_| slot.parsed.subject.name.is_some())?;
+        let is_worth_a_line = match std::mem::take(&mut slot.state().deferred) {
+            Deferred::No => true,
+            Deferred::Refused => false,
+            // It ended before it was decided, so it did not run.
+            Deferred::Until(_) => audit.is_refusal_worth_a_line(&audit_caller(slot), &outcome),
+        };
+        if !is_worth_a_line {
             return None;
         }
         let started_at = slot.state().started_at;

@@ -65,6 +65,19 @@ pub struct SlotState {
     /// How the call ended, for the audit log: a word and the size of the result.
     pub outcome: Option<(String, usize)>,
     pub operator: Option<oneshot::Sender<Result<TaskView, RpcError>>>,
+    pub deferred: Deferred,
+}
+
+/// Whether the audit of an allowed call waits until its connection says whether it has the tool. A flood of calls of
+/// invented names would otherwise write a line for each.
+#[derive(Default)]
+pub enum Deferred {
+    #[default]
+    No,
+    /// With the decision to be audited.
+    Until(Arc<Authorised>),
+    /// The tool is not listed: the refusal was audited, and the call did not run.
+    Refused,
 }
 
 impl Slot {

@@ -216,6 +216,11 @@ impl Catalog {
         self.lock().entries[server].listed == *listed
     }
 
+    /// Whether the server listed the tool last, by the server's own name.
+    pub fn lists_tool(&self, server: usize, own: &str) -> bool {
+        self.lock().entries[server].listed.contains(own)
+    }
+
     /// The annotations of a tool, by the server's own name; `None` while the server's tools are not known.
     pub fn annotations(&self, server: usize, own: &str) -> Option<Option<Raw>> {
         let state = self.lock();

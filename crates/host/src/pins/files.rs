@@ -3,10 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use toolbus_base::{open_private, private_folder, read_private_text};
+use toolbus_base::{Trust, open_private, private_folder, read_private_text};
 use toolbus_mcp::{Era, Raw};
 
 /// Why a pin file can't be used.
@@ -179,9 +179,9 @@ impl Pin {
 }
 
 impl LockFile {
-    /// Reads the file; empty if it doesn't exist.
-    pub fn read(file: &Path) -> Result<Self, PinFileError> {
-        let read: Self = parse(file, fs::read_to_string(file))?.unwrap_or_default();
+    /// Reads the file, which must be of a trusted owner; empty if it doesn't exist.
+    pub fn read(file: &Path, trust: Trust) -> Result<Self, PinFileError> {
+        let read: Self = parse(file, trust.read_text(file))?.unwrap_or_default();
         checked_version(read.version, file)?;
         Ok(read)
     }
@@ -198,7 +198,7 @@ impl LockFile {
         let io = |source| PinFileError::Io { what: "lock", file: folder.to_owned(), source };
         let folder_lock = File::open(folder).map_err(io)?;
         folder_lock.lock().map_err(io)?;
-        let mut lock = Self::read(file)?;
+        let mut lock = Self::read(file, Trust::default())?;
         let done = change(&mut lock);
         lock.write(file)?;
         Ok(done)

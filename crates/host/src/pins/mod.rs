@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use toolbus_audit::{AuditLog, Record, canonical::canonical, sha256_hex};
+use toolbus_base::Trust;
 use toolbus_mcp::{Era, Members, Raw};
 use toolbus_upstream::{PinMode, ServerConfig};
 
@@ -33,6 +34,8 @@ pub struct PinOptions {
     pub state: Option<PathBuf>,
     /// The lock file, for servers in mode `lock`.
     pub lock_file: Option<PathBuf>,
+    /// Whose lock file is used.
+    pub lock_trust: Trust,
     /// The mode of servers without their own.
     pub mode: PinMode,
     /// The audit log of first-seen and held definitions.
@@ -93,7 +96,7 @@ impl Pins {
     /// Reads the pins. An unreadable file is an error, because starting without it would approve every definition anew.
     pub fn open(options: PinOptions) -> Result<Self, PinFileError> {
         let known = options.state.as_deref().map(|state| PinFile::read(&state.join(PINS_FILE))).transpose()?;
-        let lock = options.lock_file.as_deref().map(LockFile::read).transpose()?;
+        let lock = options.lock_file.as_deref().map(|file| LockFile::read(file, options.lock_trust)).transpose()?;
         let state = State { known: known.unwrap_or_default(), lock: lock.unwrap_or_default(), ..State::default() };
         Ok(Self { options, state: Mutex::new(state), dirty: Notify::new() })
     }

@@ -105,6 +105,29 @@ fn only_definitions_in_the_lock_file_pass() {
     assert!(!pins.is_held(off, "write"));
 }
 
+/// Only root can give files away, so other users skip this.
+#[test]
+fn a_lock_file_of_another_user_approves_nothing_at_the_start_or_later() {
+    const OTHER_USER: u32 = 65_534;
+    let folder = tempfile::tempdir().expect("a folder");
+    let seen = Pins::in_memory();
+    is_held_back(&seen, &definition());
+    let lock_file = folder.path().join(LOCK_FILE);
+    let options = PinOptions { lock_file: Some(lock_file.clone()), mode: PinMode::Lock, ..PinOptions::default() };
+    let pins = Pins::open(options.clone()).expect("no lock file yet");
+    LockFile::of(&seen.lock().known).write(&lock_file).expect("written");
+    if std::os::unix::fs::chown(&lock_file, Some(OTHER_USER), None).is_err() {
+        return;
+    }
+    assert!(!pins.reload());
+    assert!(is_held_back(&pins, &definition()));
+    assert!(Pins::open(options.clone()).is_err() && LockFile::edit(&lock_file, |_| {}).is_err());
+    let trusted = PinOptions { lock_trust: Trust::in_owner_of(&lock_file), ..options };
+    assert!(!is_held_back(&Pins::open(trusted).expect("of a named file's owner"), &definition()));
+    std::os::unix::fs::chown(&lock_file, Some(0), None).expect("taken back");
+    assert!(pins.reload() && !is_held_back(&pins, &definition()));
+}
+
 #[test]
 fn approvals_in_the_file_take_effect_and_seen_definitions_are_kept() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -141,7 +164,7 @@ fn concurrent_edits_of_the_lock_file_are_all_kept() {
             });
         }
     });
-    assert_eq!(LockFile::read(&file).expect("readable").servers["s"].len(), 20);
+    assert_eq!(LockFile::read(&file, Trust::default()).expect("readable").servers["s"].len(), 20);
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl Pins {
     /// Returns true if the files were read. If one can't be read, the pins stay unchanged.
     pub(super) fn reload(&self) -> bool {
         let known = self.file().map(|file| PinFile::read(&file)).transpose();
-        let lock = self.lock_file().map(LockFile::read).transpose();
+        let lock = self.lock_file().map(|file| LockFile::read(file, self.options.lock_trust)).transpose();
         let (known, lock) = match (known, lock) {
             (Ok(known), Ok(lock)) => (known, lock),
             (Err(error), _) | (_, Err(error)) => {

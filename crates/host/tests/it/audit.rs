@@ -122,3 +122,31 @@ async fn many_refused_calls_with_long_names_take_little_space() {
     let bytes = std::fs::metadata(folder.path().join("audit-000001.jsonl")).expect("a log").len();
     assert!(bytes < 100_000, "{bytes}");
 }
+
+#[tokio::test]
+async fn a_flood_of_allowed_calls_of_tools_that_do_not_exist_writes_few_lines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut options = open_host(HostConfig { servers: vec![fake("one", "legacy")] });
+    options.policy = LivePolicy::new(set("[roles.reader]\nallow = ['**']"));
+    options.audit = Some(AuditLog::open(folder.path(), AuditOptions::default()).expect("a log"));
+    let mut rig = Rig::with(options).await;
+    let worker = worker(&rig, Some("reader"), true).await;
+    for n in 0..60 {
+        assert_eq!(worker.tool("one", &format!("invented{n}"), json!({})).await.error()["data"]["code"], "TB0404");
+    }
+    worker.tool("one", "add", json!({"a": 1, "b": 2})).await;
+    rig.stop_host().await;
+    drop(rig);
+    let text = std::fs::read_to_string(folder.path().join("audit-000001.jsonl")).expect("a log");
+    let all: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let of = |part: &'static str| {
+        all.iter().filter(move |line| line["name"].as_str().is_some_and(|name| name.starts_with(part)))
+    };
+    let counted: u64 =
+        all.iter().filter(|line| line["event"] == "requests_refused").filter_map(|line| line["count"].as_u64()).sum();
+    let invented = of("invented").count() as u64;
+    assert!((10..60).contains(&invented), "{invented}");
+    assert_eq!(invented + counted, 60, "each is a line or is counted");
+    assert!(of("invented").all(|line| line["effect"] == "refuse" && line["code"] == "TB0404"), "{text}");
+    assert_eq!(of("add").count(), 2, "a decision and an end: {text}");
+}

@@ -6,6 +6,7 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, P
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use std::path::Path;
+use toolbus_base::read_trusted;
 
 /// Keys read from a JWKS document; more than issuers publish.
 const MAX_KEYS: usize = 64;
@@ -53,7 +54,7 @@ impl KeySet {
 
     pub fn read_pem(path: &Path) -> Result<PublicKey, JwtError> {
         let bad = |reason: &str| JwtError::Key { path: path.to_owned(), reason: reason.to_owned() };
-        let text = std::fs::read(path).map_err(|source| JwtError::Read { path: path.to_owned(), source })?;
+        let text = read_trusted(path).map_err(|source| JwtError::Read { path: path.to_owned(), source })?;
         // Private keys are refused: they are not needed and should not be on this machine.
         let is_public = text.windows(11).any(|words| words == b"PUBLIC KEY-");
         if !is_public {

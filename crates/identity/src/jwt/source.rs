@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use toolbus_base::read_trusted_text;
 
 const MAX_JWKS_BYTES: usize = 256 << 10;
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -127,6 +128,8 @@ impl Refresh {
 }
 
 async fn watch_file(path: &Path, mut seen: Option<FileMark>, shared: &Shared) {
+    // The version of which a failure to read it was logged.
+    let mut failed = None;
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
         let mark = FileMark::of(path);
@@ -138,9 +141,16 @@ async fn watch_file(path: &Path, mut seen: Option<FileMark>, shared: &Shared) {
                 shared.replace(keys);
                 tracing::info!("{} reloaded", path.display());
             }
-            // Possibly transient, so the next poll tries again.
-            Err(JwtError::Read { .. }) if mark.is_some() => continue,
-            Err(error) => tracing::error!("{error}; keeping the previous keys"),
+            Err(error) => {
+                if failed != Some(mark) {
+                    tracing::error!("{error}; keeping the previous keys");
+                    failed = Some(mark);
+                }
+                // Possibly transient, so the next poll tries again.
+                if matches!(error, JwtError::Read { .. }) && mark.is_some() {
+                    continue;
+                }
+            }
         }
         seen = mark;
     }
@@ -163,7 +173,7 @@ async fn poll_url(url: &Uri, refresh: Duration, shared: &Shared) {
 }
 
 fn read_file(path: &Path) -> Result<KeySet, JwtError> {
-    let text = std::fs::read_to_string(path).map_err(|source| JwtError::Read { path: path.to_owned(), source })?;
+    let text = read_trusted_text(path).map_err(|source| JwtError::Read { path: path.to_owned(), source })?;
     KeySet::read_jwks(&text).map_err(|reason| JwtError::Key { path: path.to_owned(), reason })
 }
 

@@ -3,6 +3,8 @@
 
 use super::error::RegistryError;
 use super::file::{AgentRecord, AgentsFile, FILE_NAME, KeyRecord};
+use super::local::{HOST_AGENT, LOCAL_AGENT, OPERATOR_AGENT};
+use crate::Qualifier;
 use crate::binding::check_agent_name;
 use crate::token::Token;
 use jiff::{SignedDuration, Timestamp};
@@ -10,7 +12,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
-use toolbus_base::{hex, open_private, private_folder};
+use toolbus_base::{fold_case, hex, open_private, private_folder};
 use toolbus_protocol::check_name;
 
 /// How long to wait for the lock of another writer.
@@ -144,12 +146,30 @@ impl AgentsFolder {
     }
 }
 
+/// Why a new agent can't have this name, if it is reserved. Names are compared byte by byte, so a look-alike would have no
+/// right of the other, but people would take it for the other.
+fn reservation(name: &str) -> Option<&'static str> {
+    let folded = fold_case(name);
+    if folded.starts_with(Qualifier::JWT) {
+        return Some("names that begin with jwt: belong to the holders of JWTs");
+    }
+    if folded.starts_with(Qualifier::CERTIFICATE) {
+        return Some("names that begin with cert: belong to the holders of client certificates");
+    }
+    let own = [LOCAL_AGENT, HOST_AGENT, OPERATOR_AGENT];
+    let is_look_alike = own.iter().any(|own| folded == *own && name != *own);
+    is_look_alike.then_some("it differs only in case from an agent of the broker's own machine")
+}
+
 impl AgentsFile {
     pub(super) fn add(&mut self, new: &NewAgent<'_>) -> Result<Issued, RegistryError> {
         check_agent_name(new.name).map_err(|reason| RegistryError::BadName { name: new.name.to_owned(), reason })?;
         // Earlier versions accepted such names, so that only new ones are refused.
         if new.name.contains(char::is_whitespace) {
             return Err(RegistryError::BlankInName { name: new.name.to_owned() });
+        }
+        if let Some(reason) = reservation(new.name) {
+            return Err(RegistryError::ReservedName { name: new.name.to_owned(), reason });
         }
         check_name(new.role).map_err(|reason| RegistryError::BadRole { role: new.role.to_owned(), reason })?;
         let earlier = self.agents.iter().position(|agent| agent.name == new.name);

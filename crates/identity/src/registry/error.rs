@@ -78,6 +78,14 @@ pub enum RegistryError {
         /// The name.
         name: String,
     },
+    /// The name belongs to an issuer of JWTs or certificates, or looks like one that the broker uses itself.
+    #[error("invalid agent name {name:?}: {reason}")]
+    ReservedName {
+        /// The name.
+        name: String,
+        /// What it is reserved for.
+        reason: &'static str,
+    },
     /// The role is not valid.
     #[error("invalid role {role:?}: {reason}")]
     BadRole {
@@ -119,6 +127,7 @@ impl RegistryError {
             Self::BadName { .. } | Self::BadRole { .. } => {
                 "use 1 to 256 bytes without control characters, slashes or dot paths".into()
             }
+            Self::ReservedName { .. } => "choose another name".into(),
             Self::BlankInName { .. } => "separate words with - or _".into(),
             Self::TooFarAhead => "choose a shorter time".into(),
             Self::Random(_) | Self::Thread(_) | Self::NotFollowed { .. } => return None,

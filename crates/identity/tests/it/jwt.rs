@@ -200,6 +200,42 @@ async fn keys_of_a_jwks_file_are_selected_by_id_and_reloaded() {
     .expect("no panic");
 }
 
+/// Only root can give files away, so other users skip this.
+#[tokio::test]
+async fn keys_of_another_user_are_refused_at_the_start_and_when_they_are_read_again() {
+    const OTHER_USER: u32 = 65_534;
+    let folder = TempDir::new().expect("a folder");
+    let (one, two) = (Key::ed(), Key::ed());
+    let (file, new) = (folder.path().join("jwks.json"), folder.path().join("new"));
+    fs::write(&file, jwks(&[one.jwk("one")])).expect("written");
+    if std::os::unix::fs::chown(&file, Some(OTHER_USER), None).is_err() {
+        return;
+    }
+    let pem = one.public_pem(folder.path());
+    std::os::unix::fs::chown(&pem, Some(OTHER_USER), None).expect("given away");
+    for from in [KeysFrom::JwksFile(file.clone()), KeysFrom::Pem(vec![pem])] {
+        let refused = JwtAuthenticator::new(config(from)).err().expect("refused");
+        assert!(toolbus_base::UnsafePath::in_chain(&refused).is_some(), "{refused}");
+    }
+    std::os::unix::fs::chown(&file, Some(0), None).expect("taken back");
+    let authenticator = JwtAuthenticator::new(config(KeysFrom::JwksFile(file.clone()))).expect("own keys");
+    let replace = |owner| {
+        fs::write(&new, jwks(&[two.jwk("two")])).expect("written");
+        std::os::unix::fs::chown(&new, Some(owner), None).expect("given away");
+        fs::rename(&new, &file).expect("replaced");
+    };
+    replace(OTHER_USER);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(authenticate(&authenticator, &two.token("two", &claims())).is_err());
+    assert!(authenticate(&authenticator, &one.token("one", &claims())).is_ok(), "the previous keys stay");
+    replace(0);
+    tokio::task::spawn_blocking(move || {
+        eventually("the new keys", || authenticate(&authenticator, &two.token("two", &claims())).is_ok());
+    })
+    .await
+    .expect("no panic");
+}
+
 #[tokio::test]
 async fn keys_of_a_url_are_fetched_and_unknown_keys_do_not_trigger_a_fetch_too_soon() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

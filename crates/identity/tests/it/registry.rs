@@ -308,6 +308,20 @@ fn invalid_names_and_roles_can_not_be_added() {
 }
 
 #[test]
+fn a_new_agent_gets_no_name_of_an_issuer_and_none_that_looks_like_one_of_the_machine() {
+    let folder = TempDir::new().expect("a folder");
+    let agents = AgentsFolder::new(folder.path());
+    let add = |name| agents.add(&NewAgent { name, role: "r", ..NewAgent::default() });
+    for name in ["jwt:alice", "JWT:alice", "Jwt:", "cert:alice", "CERT:x", "Operator", "LOCAL", "hoſt"] {
+        let error = add(name).expect_err(name);
+        assert!(matches!(error, RegistryError::ReservedName { .. }), "{name:?}: {error}");
+    }
+    for name in ["jwt", "certain", "x:jwt:y", "operators", "local"] {
+        assert!(add(name).is_ok(), "{name}");
+    }
+}
+
+#[test]
 fn concurrent_writers_are_serialised() {
     let agents = Agents::new();
     std::thread::scope(|scope| {

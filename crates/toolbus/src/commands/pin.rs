@@ -1,15 +1,15 @@
 //! `toolbus pin`: lists the approved tool definitions, shows the changes of tools that are held back, and approves
 //! them.
 
-use crate::config;
+use crate::config::ConfigFile;
 use crate::failure::Failure;
-use crate::host_state::{StateArgs, lock_file};
+use crate::host_state::StateArgs;
 use crate::output::print_line;
 use crate::table::table;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use toolbus_base::escaped;
+use toolbus_base::{Trust, escaped};
 use toolbus_host::pins::diff::{self, Change};
 use toolbus_host::pins::{LOCK_FILE, LockFile, PINS_FILE, Pin, PinFile};
 
@@ -79,12 +79,21 @@ impl PinArgs {
         if let Some(file) = &self.lock {
             return Ok(file.clone());
         }
-        Ok(lock_file(config::default_file()?.as_deref()).unwrap_or_else(|| PathBuf::from(LOCK_FILE)))
+        Ok(ConfigFile::found()?.map_or_else(|| PathBuf::from(LOCK_FILE), |file| file.lock_file()))
     }
 
     fn write_lock(&self, files: &[PathBuf]) -> Result<(), Failure> {
         let path = self.lock_file()?;
         let pins = files.iter().map(|file| PinFile::read(file)).collect::<Result<Vec<_>, _>>()?;
+        let is_empty = |lock: &LockFile| lock.servers.is_empty();
+        let has_held = pins.iter().any(|pins| pins.held().next().is_some());
+        if has_held && pins.iter().map(LockFile::of).all(|lock| is_empty(&lock)) {
+            // With `pin = "lock"` an empty file would refuse every tool.
+            let known = LockFile::read(&path, Trust::default())?;
+            if is_empty(&known) {
+                return Err(Failure::NothingApproved { file: path });
+            }
+        }
         let lock = LockFile::edit(&path, |lock| {
             // A server that no host has any more could come back with the approved name and another program.
             lock.servers.retain(|server, _| pins.iter().any(|pins| pins.is_configured(server)));

@@ -77,7 +77,11 @@ pub fn run(command: PolicyCommand) -> Result<ExitCode, Failure> {
     };
     let decisions: Vec<(&str, Decision<'_>)> = servers.iter().map(|server| (server.as_str(), ask(server))).collect();
     let strictest = decisions.iter().map(|(_, decision)| decision.effect).max().unwrap_or(Effect::Deny);
-    let shown = Shown { args: &args, file: rules.file.as_deref(), own_roles: rules.policy.has_own_roles() };
+    let shown = Shown {
+        args: &args,
+        file: rules.file.as_ref().map(|file| file.path.as_path()),
+        own_roles: rules.policy.has_own_roles(),
+    };
     print_line(&if args.json { shown.as_json(&decisions) } else { shown.as_text(&decisions) })?;
     Ok(ExitCode::from(match strictest {
         Effect::Allow => 0,

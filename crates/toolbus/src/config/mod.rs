@@ -4,20 +4,21 @@
 //! The first that exists is used; without any, the defaults apply.
 
 mod error;
+mod file;
 mod inputs;
 mod read;
 
 pub use error::ConfigFailure;
 use error::ConfigProblem;
+pub use file::ConfigFile;
 pub use inputs::Asking;
 
-use crate::folders;
 use std::env;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toolbus_base::check_trusted;
-use toolbus_config::{Document, Warning};
+use toolbus_base::Trust;
+use toolbus_config::Warning;
 use toolbus_identity::AuthConfig;
 use toolbus_policy::PolicySet;
 use toolbus_ship::Target;
@@ -31,7 +32,7 @@ pub const TEMPLATE: &str = include_str!("template.toml");
 #[derive(Debug)]
 pub struct Config {
     /// The toolbus.toml that was read, if any.
-    pub file: Option<PathBuf>,
+    pub file: Option<ConfigFile>,
     pub listen: Option<SocketAddr>,
     pub data: Option<PathBuf>,
     /// File of the token that all agents share.
@@ -98,32 +99,40 @@ impl Config {
 
     /// Reads the configuration file, and adds the servers of the file of an MCP client.
     pub fn load(explicit: Option<&Path>, mcp_config: Option<&Path>, asking: Asking) -> Result<Self, ConfigFailure> {
-        let mut config = match explicit.map_or_else(default_file, |file| Ok(Some(file.to_owned())))? {
-            Some(file) => Self::read(&file)?,
-            None => Self::default(),
-        };
+        Self::load_from(ConfigFile::locate(explicit)?, mcp_config, asking)
+    }
+
+    /// Reads this configuration file, and adds the servers of the file of an MCP client.
+    pub fn load_from(
+        file: Option<ConfigFile>,
+        mcp_config: Option<&Path>,
+        asking: Asking,
+    ) -> Result<Self, ConfigFailure> {
+        let mut config = file.map_or_else(|| Ok(Self::default()), Self::read)?;
         if let Some(file) = mcp_config {
             config.add_mcp_servers(file, asking)?;
         }
         Ok(config)
     }
 
-    fn read(file: &Path) -> Result<Self, ConfigFailure> {
-        let document = Document::parse_toml(&read_file(file)?).map_err(|error| ConfigFailure::new(file, error))?;
-        read::read(&document, file, &environment).map_err(|error| ConfigFailure::new(file, error))
+    fn read(file: ConfigFile) -> Result<Self, ConfigFailure> {
+        let read = read::read(&file.document()?, &file.path, &environment);
+        let read = read.map_err(|error| ConfigFailure::new(&file.path, error))?;
+        Ok(Self { file: Some(file), ..read })
     }
 
     fn add_mcp_servers(&mut self, file: &Path, asking: Asking) -> Result<(), ConfigFailure> {
         let around = Surroundings {
             file,
             env: &environment,
-            read: &|path| std::fs::read_to_string(path),
+            read: &|path| Trust::in_owner_of(file).read_text(path),
             ask: &|input| asking.ask(input),
         };
-        let read = read_mcp_servers(&read_file(file)?, &around).map_err(|error| ConfigFailure::new(file, error))?;
+        let read = read_mcp_servers(&ConfigFile::named(file).text()?, &around)
+            .map_err(|error| ConfigFailure::new(file, error))?;
         for server in read.servers {
             if self.servers.iter().any(|known| known.name == server.name) {
-                let first = self.file.clone().unwrap_or_else(|| file.to_owned());
+                let first = self.file.as_ref().map_or(file, |known| &known.path).to_owned();
                 return Err(ConfigFailure::new(file, ConfigProblem::InBothFiles { server: server.name, first }));
             }
             self.servers.push(server);
@@ -153,7 +162,7 @@ pub struct LocalBroker {
     /// Rules for plain messages.
     pub policy: PolicySet,
     /// The file that was read, if any.
-    pub file: Option<PathBuf>,
+    pub file: Option<ConfigFile>,
     pub warnings: Vec<String>,
 }
 
@@ -161,11 +170,14 @@ impl LocalBroker {
     /// Loads the settings of a broker without a host. Only the keys that concern the broker are checked: variables need
     /// not be set.
     pub fn load(explicit: Option<&Path>) -> Result<Self, ConfigFailure> {
-        let file = explicit.map_or_else(default_file, |file| Ok(Some(file.to_owned())))?;
-        let Some(file) = file else { return Ok(Self::default()) };
-        let document = Document::parse_toml(&read_file(&file)?);
-        let read = document.and_then(|document| read::read_broker(&document, &file));
-        read.map_err(|error| ConfigFailure::new(&file, error))
+        ConfigFile::locate(explicit)?.map_or_else(|| Ok(Self::default()), Self::load_from)
+    }
+
+    /// Loads the settings from this file.
+    pub fn load_from(file: ConfigFile) -> Result<Self, ConfigFailure> {
+        let read = read::read_broker(&file.document()?, &file.path);
+        let read = read.map_err(|error| ConfigFailure::new(&file.path, error))?;
+        Ok(Self { file: Some(file), ..read })
     }
 }
 
@@ -174,28 +186,8 @@ impl LocalBroker {
 /// another broker and could change that one's agents.
 pub fn local_broker() -> Result<LocalBroker, ConfigFailure> {
     let explicit = env::var_os("TOOLBUS_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from);
-    let Some(file) = explicit.map_or_else(default_file, |file| Ok(Some(file)))? else {
-        return Ok(LocalBroker::default());
-    };
-    let document = Document::parse_toml(&read_file(&file)?).map_err(|error| ConfigFailure::new(&file, error))?;
-    Ok(read::read_local(&document, &file))
-}
-
-/// The toolbus.toml in the working folder or in the user's config folder. No option gives its path, so it must not be a file that
-/// another user put there: it decides which programs run, and which broker is used.
-pub fn default_file() -> Result<Option<PathBuf>, ConfigFailure> {
-    let users = folders::users_config_folder().map(|folder| folder.join("toolbus").join(FILE_NAME));
-    let Some(file) = std::iter::once(PathBuf::from(FILE_NAME)).chain(users).find(|file| file.is_file()) else {
-        return Ok(None);
-    };
-    match check_trusted(&file) {
-        Ok(_) => Ok(Some(file)),
-        Err(error) => Err(ConfigFailure::new(&file, ConfigProblem::of(error))),
-    }
-}
-
-fn read_file(file: &Path) -> Result<String, ConfigFailure> {
-    std::fs::read_to_string(file).map_err(|source| ConfigFailure::new(file, ConfigProblem::Unreadable(source)))
+    let Some(file) = ConfigFile::locate(explicit.as_deref())? else { return Ok(LocalBroker::default()) };
+    Ok(read::read_local(&file.document()?, &file.path))
 }
 
 fn environment(name: &str) -> Option<String> {

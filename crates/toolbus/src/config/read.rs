@@ -44,7 +44,6 @@ pub fn read(document: &Document, file: &Path, env: Environment<'_>) -> Result<Co
     };
     let servers = read_servers(document, env)?;
     Ok(Config {
-        file: broker.file,
         listen: broker.listen,
         data: broker.data,
         shared_token_file: broker.shared_token_file,
@@ -78,7 +77,7 @@ pub fn read_broker(document: &Document, file: &Path) -> Result<LocalBroker, Conf
         roles: policy.named_roles().map(str::to_owned).collect(),
         servers: names(root, "servers"),
         policy,
-        file: Some(file.to_owned()),
+        file: None,
         warnings: in_file(file, &warnings).collect(),
     })
 }

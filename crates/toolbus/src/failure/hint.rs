@@ -58,6 +58,9 @@ impl Failure {
                 Some("choose another file, or remove that one; it may hold another agent's token")
             }
             Self::NotATokenFile { .. } => Some("choose another file; this one was not changed"),
+            Self::NothingApproved { .. } => {
+                Some("`toolbus pin diff` shows what is held back, `toolbus pin approve` approves it")
+            }
             Self::Exists { .. } => Some("--force replaces it"),
             Self::HeldBackTool { .. } => Some(ErrorCode::HeldBack.hint()),
             Self::UnknownTool { hosts: 0, .. } => Some("no host has announced any tools; start one with `toolbus up`"),

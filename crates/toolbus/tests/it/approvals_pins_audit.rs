@@ -2,8 +2,9 @@
 
 use crate::mcp_process::python;
 use crate::support::soon;
-use crate::up::{UpInstance, toolbus};
-use serde_json::Value;
+use crate::up::{CommandOutput, UpInstance, toolbus};
+use serde_json::{Value, json};
+use std::fs;
 use std::path::Path;
 
 const SERVER: &str = r#"
@@ -25,14 +26,14 @@ for line in sys.stdin:
 async fn start(roles: &str) -> UpInstance {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = |name: &str| folder.path().join(name);
-    std::fs::write(file("server.py"), SERVER).expect("written");
-    std::fs::write(file("description"), "Wipes the table.\nKindly.").expect("written");
+    fs::write(file("server.py"), SERVER).expect("written");
+    fs::write(file("description"), "Wipes the table.\nKindly.").expect("written");
     let (server, description) = (file("server.py"), file("description"));
     let config = format!(
         "{roles}\n[servers.s]\ncommand = {:?}\nargs = ['-u', {server:?}, {description:?}]\nera = 'legacy'\n",
         python()
     );
-    std::fs::write(file("toolbus.toml"), config).expect("written");
+    fs::write(file("toolbus.toml"), config).expect("written");
     UpInstance::start_in(folder, &[]).await
 }
 
@@ -78,8 +79,8 @@ async fn an_approved_call_runs_and_is_recorded_in_the_audit_log() {
     let verified = instance.run(&["audit", "verify", "--json"]).await;
     verified.check(0, &["\"problem\":null"], &[]);
     let log = instance.folder.path().join("data/toolbus/hosts/host/audit/audit-000001.jsonl");
-    let text = std::fs::read_to_string(&log).expect("a log");
-    std::fs::write(&log, text.replacen("effect\":\"ask", "effect\":\"all", 1)).expect("written");
+    let text = fs::read_to_string(&log).expect("a log");
+    fs::write(&log, text.replacen("effect\":\"ask", "effect\":\"all", 1)).expect("written");
     instance.run(&["audit", "verify"]).await.check(1, &["PROBLEM", "audit-000001.jsonl:"], &["1 of 2 audit logs"]);
 }
 
@@ -92,8 +93,7 @@ async fn a_changed_tool_is_held_back_until_it_is_approved() {
     first.run(&["pin", "approve", "wipe"]).await.check(1, &[], &["not held back"]);
     first.child.kill().await.expect("it ends");
     let folder = first.folder;
-    std::fs::write(folder.path().join("description"), "Wipes the table.\nKindly\u{200b}. And mails it.")
-        .expect("written");
+    fs::write(folder.path().join("description"), "Wipes the table.\nKindly\u{200b}. And mails it.").expect("written");
 
     let second = UpInstance::start_in(folder, &[]).await;
     let diff = soon("the diff", async {
@@ -120,14 +120,14 @@ async fn pin_locks_only_servers_that_are_configured_now() {
     first.run(&["pin"]).await.check(0, &["1 tools of 1 servers"], &[]);
     first.child.kill().await.expect("it ends");
     let (folder, file) = (first.folder, "toolbus.toml");
-    let config = std::fs::read_to_string(folder.path().join(file)).expect("a configuration");
-    std::fs::write(folder.path().join(file), config.replace("[servers.s]", "[servers.renamed]")).expect("written");
+    let config = fs::read_to_string(folder.path().join(file)).expect("a configuration");
+    fs::write(folder.path().join(file), config.replace("[servers.s]", "[servers.renamed]")).expect("written");
     let second = UpInstance::start_in(folder, &[]).await;
     until_listed(&second, "wipe").await;
     soon("the lock file without the removed server", async {
         loop {
             second.run(&["pin"]).await.check(0, &[], &[]);
-            let lock = std::fs::read_to_string(second.folder.path().join("toolbus.lock")).expect("a lock file");
+            let lock = fs::read_to_string(second.folder.path().join("toolbus.lock")).expect("a lock file");
             let lock: Value = serde_json::from_str(&lock).expect("JSON");
             let servers: Vec<&String> = lock["servers"].as_object().expect("servers").keys().collect();
             if servers == ["renamed"] {
@@ -139,8 +139,8 @@ async fn pin_locks_only_servers_that_are_configured_now() {
 }
 
 fn is_locked(folder: &Path) -> bool {
-    let lock = std::fs::read_to_string(folder.join("toolbus.lock")).expect("a lock file");
-    let pins = std::fs::read_to_string(folder.join("data/toolbus/hosts/host/pins.json")).expect("pins");
+    let lock = fs::read_to_string(folder.join("toolbus.lock")).expect("a lock file");
+    let pins = fs::read_to_string(folder.join("data/toolbus/hosts/host/pins.json")).expect("pins");
     let (lock, pins): (Value, Value) =
         (serde_json::from_str(&lock).expect("JSON"), serde_json::from_str(&pins).expect("JSON"));
     lock["servers"]["s"]["wipe"][0] == pins["servers"]["s"]["wipe"]["approved"][0]["hash"]
@@ -155,8 +155,8 @@ async fn the_broker_audits_refusals_and_ended_credentials() {
         &[],
         &[],
     );
-    let token = std::fs::read_to_string(file("bob.token")).expect("a token");
-    std::fs::write(file("bad.token"), format!("{}x", token.trim())).expect("written");
+    let token = fs::read_to_string(file("bob.token")).expect("a token");
+    fs::write(file("bad.token"), format!("{}x", token.trim())).expect("written");
     instance.run(&["tools", "--token-file", &file("bad.token")]).await.check(1, &[], &["TB0103"]);
     let agent = toolbus::AgentRef::new("bob");
     let client = toolbus::BrokerClient::connect_with(instance.url(), agent.clone(), token.trim(), Default::default());
@@ -186,4 +186,22 @@ async fn without_a_host_audit_and_pin_print_a_hint() {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && stderr.contains(words) && stderr.contains("hint"), "{stderr}");
     }
+}
+
+#[tokio::test]
+async fn a_lock_file_without_any_tool_is_not_written_while_tools_are_held_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("data/toolbus/hosts/h");
+    fs::create_dir_all(&state).expect("a folder");
+    let held = json!({"hash": "0".repeat(64), "era": "modern", "since": "now", "definition": {"name": "t"}});
+    let pins = json!({"version": 1, "servers": {"s": {"t": {"approved": [], "held": held}}}});
+    fs::write(state.join("pins.json"), pins.to_string()).expect("writable");
+    let run = async |args: &[&str]| {
+        let mut command = toolbus(folder.path());
+        CommandOutput::of(command.args(args).output().await.expect("the binary starts"))
+    };
+    run(&["pin"]).await.check(1, &[], &["no definition is approved, so toolbus.lock was not written", "pin approve"]);
+    assert!(!folder.path().join("toolbus.lock").exists());
+    run(&["pin", "approve", "--all"]).await.check(0, &["s/t is approved"], &[]);
+    run(&["pin"]).await.check(0, &["wrote 1 tools of 1 servers to toolbus.lock"], &[]);
 }

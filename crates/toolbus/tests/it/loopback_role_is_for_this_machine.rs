@@ -48,6 +48,17 @@ async fn forwarded_requests_and_other_host_names_get_no_role() {
         "X-Envoy-External-Address: 192.0.2.1",
         "Tailscale-User-Login: eve@example.com",
         "Proxy-Connection: close",
+        "CDN-Loop: cloudflare",
+        "Forwarded-For: 192.0.2.1",
+        "X_Forwarded_For: 192.0.2.1",
+        "X-Vercel-Forwarded-For: 192.0.2.1",
+        "Proxy-Client-IP: 192.0.2.1",
+        "WL-Proxy-Client-IP: 192.0.2.1",
+        "X-Remote-IP: 192.0.2.1",
+        "X-Scheme: https",
+        "Incap-Client-IP: 192.0.2.1",
+        "X-Tunnel-Authorization: tunnel x",
+        "Akamai-Origin-Hop: 1",
     ];
     let token = std::fs::read_to_string(open.folder.path().join("data/toolbus/token")).expect("a token");
     for header in headers {

@@ -3,6 +3,7 @@
 mod a_chosen_host_is_called_by_its_own_names;
 mod a_new_generation_inherits_nothing;
 mod agents;
+mod another_users_file_decides_nothing;
 mod approvals_pins_audit;
 mod bad_clients;
 mod bench;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
+use toolbus_base::open_trusted;
 
 /// Size limit of a secret. Headers and environment variables are never that long.
 pub(super) const MAX_SECRET_BYTES: usize = 64 << 10;
@@ -53,7 +54,10 @@ impl Fetched {
 async fn read(path: &Path) -> Result<Vec<u8>, String> {
     let path = expand_home(path);
     let reading = async {
-        let file = tokio::fs::File::open(&path).await.map_err(|error| error.to_string())?;
+        // It may decide for whom a server works, so it must not be another user's.
+        let opening =
+            tokio::task::spawn_blocking(move || open_trusted(&path)).await.map_err(|error| error.to_string())?;
+        let file = tokio::fs::File::from_std(opening.map_err(|error| error.to_string())?);
         let mut bytes = Vec::new();
         file.take(MAX_SECRET_BYTES as u64 + 1).read_to_end(&mut bytes).await.map_err(|error| error.to_string())?;
         Ok(bytes)

@@ -118,6 +118,13 @@ async fn a_secret_that_cannot_be_fetched_is_reported_and_nothing_is_started() {
     check("${file:/no/such/file}", "${file:/no/such/file}: No such file").await;
     check("${file:/dev/zero}", "longer than 65536 bytes").await;
     check("${file:/dev/null}", "it is empty").await;
+    let folder = tempfile::tempdir().expect("temporary directory");
+    let theirs = folder.path().join("theirs");
+    fs::write(&theirs, "secret").expect("written");
+    // Only root can give a file away.
+    if std::os::unix::fs::chown(&theirs, Some(65_534), None).is_ok() {
+        check(&format!("${{file:{}}}", theirs.display()), "belongs to another user (uid 65534)").await;
+    }
     check("${exec:no-such-command --password hidden}", "${exec:no-such-command …}: it could not be started").await;
     check("${exec:sh -c 'echo hidden; exit 3'}", "it failed: exit status: 3").await;
     check("${exec:sh -c 'yes'}", "longer than 65536 bytes").await;
