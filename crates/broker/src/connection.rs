@@ -101,7 +101,7 @@ pub async fn serve(accepted: Accepted, server: &Arc<ServerShared>) {
         End::Error(close) => {
             tracing::warn!(agent = &*name, code = close.code.code(), reason = close.reason, "closing the connection");
             let Connection { channel, input, .. } = &mut connection;
-            channel.close_with_error(&close, |bytes| input.work(payload_cost(bytes), 0)).await;
+            channel.close_with_error(&close, |bytes| input.discard(payload_cost(bytes))).await;
         }
     }
     tracing::debug!(agent = &*name, ?conn, "disconnected");

@@ -60,14 +60,10 @@ impl Work {
         Self { units: 0.0, at: now }
     }
 
-    /// Adds work to what is left of the earlier work if `rate` units are done per second.
-    fn add(&mut self, units: f64, rate: f64, now: Instant) {
-        let done = now.duration_since(self.at).as_secs_f64() * rate;
-        *self = Self { units: (self.units - done).max(0.0) + units, at: now };
-    }
-
-    fn forget_beyond(&mut self, units: f64) {
-        self.units = self.units.min(units);
+    /// Adds work to what is left of the earlier work if `rate` units are done per second, up to `most`. Earlier work stays.
+    fn add(&mut self, units: f64, rate: f64, most: f64, now: Instant) {
+        let left = (self.units - now.duration_since(self.at).as_secs_f64() * rate).max(0.0);
+        *self = Self { units: (left + units).min(most).max(left), at: now };
     }
 }
 
@@ -94,8 +90,8 @@ impl Shares {
     /// Counts work for an agent. Returns how long nothing more should be read from it.
     ///
     /// An agent that may do something is only paused while all agents together make more work than the whole: what others
-    /// leave unused, it may use without a debt.
-    fn work(&self, agent: &str, role: Option<&str>, units: u64) -> Duration {
+    /// leave unused, it may use without a debt. Work `in_vain`, for something that is refused, is not worth that.
+    fn work(&self, agent: &str, role: Option<&str>, units: u64, in_vain: bool) -> Duration {
         let (share, units) = (self.names.share(role), units as f64);
         let whole = self.limits.requests.max(1) as f64 * REQUEST_COST as f64;
         let rate = share.of(self.limits.requests).max(1) as f64 * REQUEST_COST as f64;
@@ -104,12 +100,11 @@ impl Shares {
             usage.work.retain(|_, work| now.duration_since(work.at) < BURST);
         }
         let all = usage.all_work.get_or_insert(Work::none(now));
-        all.add(units, whole, now);
-        all.forget_beyond(whole * MAX_CONTENTION.as_secs_f64());
-        let is_contended = share == Share::LEAST || all.units > whole * BURST.as_secs_f64();
+        all.add(units, whole, whole * MAX_CONTENTION.as_secs_f64(), now);
+        let is_contended = share == Share::LEAST || in_vain || all.units > whole * BURST.as_secs_f64();
+        let most = if is_contended { MAX_DEBT } else { BURST };
         let work = usage.work.entry(agent.to_owned()).or_insert(Work::none(now));
-        work.add(units, rate, now);
-        work.forget_beyond(rate * if is_contended { MAX_DEBT } else { BURST }.as_secs_f64());
+        work.add(units, rate, rate * most.as_secs_f64(), now);
         Duration::try_from_secs_f64(work.units / rate).unwrap_or(BURST).saturating_sub(BURST)
     }
 
@@ -172,7 +167,15 @@ impl AgentConnection {
             return Duration::ZERO;
         }
         let units = units as u64 + refused as u64 * REFUSAL * REQUEST_COST as u64;
-        self.shares.work(&self.agent, self.role.as_deref(), units)
+        self.shares.work(&self.agent, self.role.as_deref(), units, refused > 0)
+    }
+
+    /// Counts input that is read only to be discarded. Returns how long to pause.
+    pub fn discard(&self, units: usize) -> Duration {
+        match self.rights.has_share() {
+            true => self.shares.work(&self.agent, self.role.as_deref(), units as u64, true),
+            false => Duration::ZERO,
+        }
     }
 
     /// The most that the agent could ever send at once.
@@ -312,7 +315,6 @@ mod tests {
     async fn a_refusal_costs_as_much_as_many_requests() {
         let shares = shares();
         let one = connect(&shares, "one", "worker", Rights::WORKER);
-        contend(&shares);
         assert_eq!(one.work(0, 10), Duration::ZERO);
         assert_eq!(one.work(0, 1), Duration::from_millis(100));
         let small = connect(&shares, "small", "small", Rights::WORKER);
@@ -323,7 +325,6 @@ mod tests {
     async fn a_refusal_by_a_host_counts_when_the_agent_sends_again() {
         let shares = shares();
         let one = connect(&shares, "one", "worker", Rights::WORKER);
-        contend(&shares);
         (0..15).for_each(|_| shares.refused("one"));
         assert_eq!(one.work(1, 0).as_millis(), 500);
     }

@@ -30,6 +30,11 @@ impl Input {
         self.counted.work(units, refused)
     }
 
+    /// Counts input that is read only to be discarded. Returns how long to pause.
+    pub fn discard(&self, units: usize) -> Duration {
+        self.counted.discard(units)
+    }
+
     /// The largest message to read: the header of a larger one is enough to refuse it.
     pub fn largest_message(&mut self, limit: usize) -> usize {
         if self.checked.elapsed() >= SHARE_CHECK {

@@ -111,7 +111,7 @@ fn message(text: &str) -> InboxMessage {
 
 fn tls_error(outcome: Result<BrokerClient, BrokerError>) -> String {
     match outcome {
-        Err(error @ BrokerError::Tls(_)) => error.to_string(),
+        Err(error @ (BrokerError::Tls(_) | BrokerError::TlsFile { .. })) => error.to_string(),
         Err(other) => panic!("not about TLS: {other:?}"),
         Ok(_) => panic!("the connection was accepted"),
     }
