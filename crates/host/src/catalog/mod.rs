@@ -1,11 +1,13 @@
 //! The catalog: the merged lists of all servers, the owners of names, problems, and the manifests per role.
 
+mod lists;
 pub mod names;
 pub mod page;
 mod reader;
 mod remembered;
 mod watch;
 
+pub use lists::Lists;
 pub use names::collision;
 pub use reader::{KnownTools, Reader};
 pub use remembered::CATALOG_FILE;
@@ -15,7 +17,7 @@ use crate::pins::{ListedTools, PinnedServer, Pins};
 use crate::replay;
 use names::{Owners, assign_names, is_prefixed, refusing_clients, visible_name};
 use page::Viewer;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 use toolbus_mcp::{
@@ -27,37 +29,6 @@ use toolbus_upstream::{CallSettings, Eras, Offline, PinMode, ServerConfig, Sessi
 const MAX_HELD_NAMES: usize = 10;
 /// Limits the memory and the log for names that some clients refuse.
 const MAX_REPORTED_NAMES: usize = 100;
-
-/// The lists of one server, under the server's own names.
-#[derive(Debug, Clone, Default)]
-pub struct Lists {
-    pub tools: Vec<Raw>,
-    pub resources: Vec<Raw>,
-    pub resource_templates: Vec<Raw>,
-    pub prompts: Vec<Raw>,
-    /// What else the server says in the result of each list.
-    pub rest: HashMap<ListKind, Raw>,
-}
-
-impl Lists {
-    pub fn of(&self, kind: ListKind) -> &[Raw] {
-        match kind {
-            ListKind::Tools => &self.tools,
-            ListKind::Resources => &self.resources,
-            ListKind::ResourceTemplates => &self.resource_templates,
-            ListKind::Prompts => &self.prompts,
-        }
-    }
-
-    pub fn of_mut(&mut self, kind: ListKind) -> &mut Vec<Raw> {
-        match kind {
-            ListKind::Tools => &mut self.tools,
-            ListKind::Resources => &mut self.resources,
-            ListKind::ResourceTemplates => &mut self.resource_templates,
-            ListKind::Prompts => &mut self.prompts,
-        }
-    }
-}
 
 struct Entry {
     name: String,

@@ -1,8 +1,8 @@
-//! The limits of tasks (sessions, lifetime, number, names), and the policy at their start.
+//! The limits of tasks (sessions, lifetime, number, names), and the policy at their start and afterwards.
 
 use crate::crashing::{TestFolder, server};
-use crate::support::{Rig, within};
-use crate::tasks::{code, created, narrow, options, text, view, wait};
+use crate::support::{Rig, fake, within};
+use crate::tasks::{cancel, code, created, get, list, narrow, options, text, view, wait};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,4 +129,33 @@ async fn overlong_and_reserved_names_are_refused() {
         let refused = worker.tool("one", "add", json!({"a": 1, "b": 2})).await.error();
         assert_eq!(code_of(refused), ErrorCode::BadArguments.code());
     }
+}
+
+#[tokio::test]
+async fn a_task_of_a_tool_that_is_no_longer_allowed_does_not_exist_for_its_agent() {
+    let set = |rules: &str| PolicySet::read(rules).expect("valid rules").0;
+    let mut options = options(vec![fake("one", "legacy")]);
+    options.policy = LivePolicy::new(set("[roles.maker]\nallow = ['**']"));
+    let rig = Rig::with(options).await;
+    let hello = rig.legacy("other").await.hello;
+    let maker = rig.worker(AgentRef::new("maker").with_role("maker"), hello).await;
+    let ended = created(&maker.task("one", "add", json!({"a": 1, "b": 2}), Some(60_000)).await).id;
+    let running = created(&maker.task("one", "slow", json!({"count": 1, "pause": 20}), Some(60_000)).await).id;
+    assert_eq!(view(&wait(&maker, &ended, 20_000).await).status, TaskStatus::Completed);
+    within("the other task has started", async {
+        while view(&get(&maker, &running).await).message.as_deref() == Some("queued") {}
+    })
+    .await;
+    assert_eq!(list(&maker).await.len(), 2);
+    rig.policy().replace(set("[roles.maker]\nallow = ['echo']"));
+    assert_eq!(list(&maker).await, [""; 0]);
+    for id in [&ended, &running, &"none".to_owned()] {
+        let waiting = within("the answer does not wait for the task", wait(&maker, id, 20_000));
+        for reply in [get(&maker, id).await, waiting.await, cancel(&maker, id).await] {
+            assert_eq!(reply.error()["data"]["code"], "TB0423", "{id}");
+        }
+    }
+    rig.policy().replace(set("[roles.maker]\nallow = ['add']"));
+    assert_eq!(list(&maker).await, [ended.as_str()]);
+    assert_eq!(text(&view(&wait(&maker, &ended, 0).await)), "3");
 }

@@ -4,7 +4,7 @@
 use super::Frontend;
 use super::call::CallStep;
 use super::news::NotifiedChanges;
-use super::upstream_call::{ACKNOWLEDGED, Purpose, UpstreamCall, ended_listen, under_subscription};
+use super::upstream_call::{Purpose, UpstreamCall};
 use crate::bus::Hosts;
 use crate::view::{Upstream, View};
 use futures_util::future::select_all;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use toolbus_mcp::{Era, Id, ListKind, Members, Message, NameKey, Notification, Outcome, Raw, raw};
+use toolbus_mcp::{Era, Id, ListKind, Members, Message, NameKey, Notification, Outcome, Raw, meta, raw};
 
 /// How long the acknowledgement to the client waits for those of the servers.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -195,4 +195,20 @@ fn flag(kind: ListKind) -> &'static str {
         ListKind::Prompts => "promptsListChanged",
         ListKind::Resources | ListKind::ResourceTemplates => "resourcesListChanged",
     }
+}
+
+pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
+
+/// Sets the subscription id of a notification to the client's request id.
+pub fn under_subscription(notification: &mut Notification, id: &Id) {
+    let set = meta::set(notification.params.as_ref(), meta::SUBSCRIPTION_ID, id.to_raw());
+    if let Ok(params) = set {
+        notification.params = Some(params);
+    }
+}
+
+/// The result that ends a `subscriptions/listen`.
+pub fn ended_listen(result: Option<&Raw>, id: &Id) -> Raw {
+    let base = result.cloned().unwrap_or_else(|| raw(&serde_json::json!({"resultType": "complete"})));
+    meta::set(Some(&base), meta::SUBSCRIPTION_ID, id.to_raw()).unwrap_or(base)
 }

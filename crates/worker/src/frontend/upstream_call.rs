@@ -3,6 +3,7 @@
 use super::away::{AwayWatch, Departures, away_since, when};
 use super::call::CallStep;
 use super::call_state::{CallState, Leave, NoReply};
+use super::listen::{ACKNOWLEDGED, ended_listen, under_subscription};
 use super::member::{Destination, with_marked_state};
 use super::pooled::{Due, Moving, Pooled, due, moving};
 use super::tasks::offer;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use toolbus_base::now_ms;
 use toolbus_client::BrokerError;
 use toolbus_mcp::{
-    Era, HostEvent, HostReply, HostRequest, Id, Members, Message, Notification, Outcome, Raw, Rpc, RpcError, meta, raw,
+    Era, HostEvent, HostReply, HostRequest, Id, Members, Message, Outcome, Raw, Rpc, RpcError, meta, raw,
 };
 use toolbus_protocol::Body;
 
@@ -380,22 +381,6 @@ async fn departure(departures: &mut Option<Departures>) {
         Some(departures) => departures.next().await,
         None => std::future::pending().await,
     }
-}
-
-pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
-
-/// Sets the subscription id of a notification to the client's request id.
-pub fn under_subscription(notification: &mut Notification, id: &Id) {
-    let set = meta::set(notification.params.as_ref(), meta::SUBSCRIPTION_ID, id.to_raw());
-    if let Ok(params) = set {
-        notification.params = Some(params);
-    }
-}
-
-/// The result that ends a `subscriptions/listen`.
-pub fn ended_listen(result: Option<&Raw>, id: &Id) -> Raw {
-    let base = result.cloned().unwrap_or_else(|| raw(&serde_json::json!({"resultType": "complete"})));
-    meta::set(Some(&base), meta::SUBSCRIPTION_ID, id.to_raw()).unwrap_or(base)
 }
 
 /// The id of the task that a result creates, in the format of either era.

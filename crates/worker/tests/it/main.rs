@@ -9,6 +9,7 @@ mod http_input;
 mod http_legacy;
 mod http_modern;
 mod http_restart;
+mod kept_routes;
 mod listening;
 mod merged;
 mod merged_unknown;
