@@ -79,11 +79,11 @@ pub fn name_of(path: &Path) -> String {
     format!("the folder {}", path.display())
 }
 
-/// Whether a folder does not exist, or has nothing but the lock of an earlier attempt.
+/// Whether a folder does not exist, or has nothing but what an attempt leaves that was killed while it created the folder.
 pub fn is_free(path: &Path) -> io::Result<bool> {
     match std::fs::read_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        entries => Ok(entries?.flatten().all(|entry| entry.file_name() == "lock")),
+        entries => Ok(entries?.flatten().all(|entry| FolderDisk::is_leftover(&entry.file_name().to_string_lossy()))),
     }
 }
 
@@ -123,5 +123,23 @@ impl Copies {
             }
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_whose_creation_was_killed_is_free() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path();
+        let is_free = || is_free(path).expect("readable");
+        assert!(is_free());
+        std::fs::write(path.join("lock"), "").expect("a file");
+        std::fs::write(path.join("identity.new-123"), "toolbus").expect("a file");
+        assert!(is_free());
+        std::fs::write(path.join("identity"), "").expect("a file");
+        assert!(!is_free());
     }
 }

@@ -99,13 +99,17 @@ impl FolderDisk {
             if disk.has_log().map_err(io("list the folder of"))? {
                 return Err(OpenError::MissingIdentity { file: path.join(IDENTITY_FILE).display().to_string() });
             }
-            // A process that was killed may have left the beginning of an identity.
-            let is_empty = names.iter().all(|name| name == LOCK_FILE || name.starts_with(UNFINISHED_IDENTITY));
+            let is_empty = names.iter().all(|name| Self::is_leftover(name));
             let Some((identity, mark)) = new.filter(|_| is_empty) else { return Ok(None) };
             disk.mark(identity, Some(mark)).map_err(io("write"))?;
         }
         let (identity, mark) = disk.identity()?;
         Ok(Some((disk, identity, mark)))
+    }
+
+    /// Whether a file of that name may be left in a folder whose creation was killed: the lock, or the beginning of an identity.
+    pub fn is_leftover(name: &str) -> bool {
+        name == LOCK_FILE || name.starts_with(UNFINISHED_IDENTITY)
     }
 
     /// The mark of a folder that takes part in a move. Takes no lock.
