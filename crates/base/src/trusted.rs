@@ -19,7 +19,7 @@ pub struct Trust {
 
 impl Trust {
     /// Trusts the owner of a file too, for what belongs to that file. Only for a file that the user named: it is used
-    /// whoever owns it, so its owner decides anyway.
+    /// regardless of its owner, who decides anyway.
     pub fn in_owner_of(file: &Path) -> Self {
         Self { also: fs::metadata(file).ok().map(|found| found.uid()) }
     }
@@ -53,7 +53,7 @@ impl Trust {
         if is_trusted { Ok(()) } else { Err(UnsafePath::error(path, UnsafeReason::ForeignOwner(found.uid()))) }
     }
 
-    /// The path without links, all of which have to be trusted. What is missing is reported by whoever opens it.
+    /// The path without links, all of which have to be trusted. Missing parts are reported when the file is opened.
     fn resolved(self, path: &Path) -> io::Result<PathBuf> {
         let parts = |path: &Path| path.components().rev().map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>();
         let (mut resolved, mut rest, mut links) = (PathBuf::new(), parts(path), 0);

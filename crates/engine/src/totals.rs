@@ -52,7 +52,7 @@ pub struct Totals {
     pub all: Stored,
     /// What the disk can hold, as far as it is known.
     pub capacity: u64,
-    /// Pending messages by sender, whoever pays for them.
+    /// Pending messages by sender, regardless of their payer.
     sent: HashMap<u64, u64>,
     /// By the agent whose share they use.
     stored: HashMap<u64, Stored>,

@@ -17,7 +17,7 @@ pub struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// A file that an option or variable gives, which is used whoever owns it.
+    /// A file that an option or variable gives, which is used regardless of its owner.
     pub fn named(path: &Path) -> Self {
         Self { path: path.to_owned(), is_named: true }
     }

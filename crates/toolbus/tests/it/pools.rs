@@ -375,7 +375,7 @@ async fn a_call_that_is_repeated_through_another_worker_joins_at_its_member() {
         second.send(&id, 1.0).await;
         let ids = [id.clone()];
         if round == 3 {
-            // The member that has the call is killed as well: nobody else may run it.
+            // The member that has the call is killed as well: no other member may run it.
             tokio::time::sleep(Duration::from_millis(300)).await;
             fixture.kill(host).await;
             let mut third = fixture.worker("1s");
